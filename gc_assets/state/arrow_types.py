@@ -1,4 +1,4 @@
-"""Map column types to Arrow types, and columns to Arrow schemas."""
+"""Convert column definitions to Arrow types and schemas."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ _SINCE: Final = "since"
 
 
 def schema_of(*columns: Column) -> pa.Schema:
-    """Build the Arrow schema of the columns, with descriptions and releases as field metadata."""
+    """Build an Arrow schema. The metadata of a field contains its description and release."""
     return pa.schema([_field(column) for column in columns])
 
 
 def is_added_column(field: pa.Field) -> bool:
-    """Check if the column may be missing from parts written by older releases."""
+    """Return True if parts written by older releases may lack the column."""
     return _SINCE.encode() in (field.metadata or {})
 
 

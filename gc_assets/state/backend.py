@@ -1,4 +1,4 @@
-"""Storage operations required by the state, implemented for local disks and object stores."""
+"""Define the file operations that the state requires from local disks and object stores."""
 
 from __future__ import annotations
 
@@ -8,38 +8,37 @@ from typing import Final, NamedTuple, Protocol
 
 
 class FileStat(NamedTuple):
-    """File name relative to the listed directory, and size in bytes."""
+    """A file name, relative to the listed directory, and the size in bytes."""
 
     name: str
     size_bytes: int
 
 
 class VersionedContent(NamedTuple):
-    """File content and the version compared by `replace_if`. Both are None for a missing file."""
+    """The content of a file and its version for `replace_if`, or None for both if it is missing."""
 
     content: bytes | None
     version: str | None
 
 
 ABSENT: Final = VersionedContent(None, None)
-# Directory of verification marks. The next apply deletes the marks of a failed one without reading
-# them.
+# The directory of verification marks. If an apply fails, the next one deletes its marks.
 VERIFICATION_MARKS: Final = "_recheck"
-# Directory of the compacted segments of a table.
+# The directory for the compacted segments of a table.
 COMPACTED_SEGMENTS: Final = "_folds"
 
 
 def outlives_process(path: str) -> bool:
-    """Check if other processes read the file after its writer has ended."""
+    """Return True if the file is needed after the process that writes it has ended."""
     return not path.startswith(f"{VERIFICATION_MARKS}/")
 
 
 class Backend(Protocol):
-    """Protocol for file access by path relative to the state. See `Files` for the methods."""
+    """Access to files by their path relative to the state. `Files` documents the methods."""
 
     @property
     def parallel_reads(self) -> int:
-        """Maximum number of parallel reads, limited by memory."""
+        """How many files may be read in parallel, which is limited by memory."""
         ...
 
     def uri(self, path: str) -> str: ...

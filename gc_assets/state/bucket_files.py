@@ -1,7 +1,7 @@
-"""State files in a bucket whose requests accept conditions.
+"""Store the state in a bucket, with conditional requests instead of locks.
 
-Conditional puts replace locks. After a rejected condition, the stored bytes show whether an earlier
-attempt of the same put succeeded and its response was lost.
+If a put is rejected because its condition is not met, an earlier attempt of the same put may have
+succeeded although its response was lost. To find out, the stored bytes are read.
 """
 
 from __future__ import annotations
@@ -20,22 +20,23 @@ from gc_assets.core.errors import StateError, StoreError
 from gc_assets.state import conditions
 from gc_assets.state.backend import FileStat
 
-# Each parallel read holds one part in memory.
+# The number is low because each read keeps a part in memory.
 _PARALLEL_READS: Final = 4
-# Maximum attempts of a delete that failed temporarily.
+# Maximum number of attempts if deletes fail temporarily.
 _ATTEMPTS: Final = 5
 _TEMPORARY: Final = frozenset({"failed", "unknown"})
-# Outcomes of a delete after which the file is compared again.
+# After these outcomes of a delete, the file is compared again.
 _REPEATED: Final = _TEMPORARY | {"changed"}
 _DELETED: Final = frozenset({"done", "absent"})
 
 
 @dataclass(frozen=True, slots=True)
 class BucketFiles:
-    """Files in a bucket, under its prefix.
+    """The files under a prefix of a bucket.
 
     Attributes:
-        spark_scheme: The URL scheme of the bucket in Spark's file systems.
+        bucket: The bucket with the prefix.
+        spark_scheme: The URL scheme for the bucket in Spark's file systems.
     """
 
     bucket: ConditionalBucket
@@ -74,17 +75,18 @@ class BucketFiles:
         return self.put_if(path, content, version)
 
     def put_if(self, path: str, content: bytes, version: str | None) -> str | None:
-        """Put an object if it does not exist (`version` is None) or still has the given version.
+        """Put an object if it still has a version, or if it does not exist and the version is None.
 
-        A put that is retried after a lost response finds its own object, and Ceph responds to a
-        lost race with status 500. Therefore the outcome of every failed put is read from the stored
-        object.
+        The response to a failed put is not reliable. If an earlier response was lost, a retried put
+        finds its own object. Ceph also responds with status 500 if another writer was faster. The
+        outcome is therefore determined by reading the stored object.
 
         Returns:
-            The new version if the stored object is the new one, otherwise None.
+            The new version if the stored object has the new content, otherwise None.
 
         Raises:
-            OSError: If the stored object is still the old one, so the outcome is unknown.
+            OSError: If the object is still the old one. The outcome is then unknown, because the
+                put may still be executed.
         """
         content = bytes(content)
         change = self.bucket.put_if_absent(path, content) if version is None else self.bucket.put_if_match(path, content, version)
@@ -112,7 +114,7 @@ class BucketFiles:
         return self._head(path).size_bytes
 
     def modified_at(self, path: str) -> datetime:
-        """Return the modification time in whole seconds."""
+        """Return the modification time, rounded down to seconds."""
         return self._head(path).modified.astimezone(UTC).replace(microsecond=0)
 
     def list(self, path: str, *, recursive: bool) -> Sequence[FileStat]:
@@ -121,7 +123,7 @@ class BucketFiles:
         for page in self._pages(path, "" if recursive else "/"):
             for key, size in zip(page.keys, page.sizes, strict=True):
                 name = self._decode_key(key)[len(base) :]
-                # Consoles create directories as keys that end in a slash.
+                # Web consoles represent directories as keys that end in a slash.
                 if name and not name.endswith("/"):
                     found.append(FileStat(name, size))
         return sorted(found)
@@ -133,7 +135,7 @@ class BucketFiles:
         )
 
     def delete(self, path: str) -> None:
-        """Delete the current file, but not a later one at the same path."""
+        """Delete the file, unless another process replaces it in the meantime."""
         found = self.bucket.head(path)
         if found is not None:
             self._delete_compared(path, token_of(found.identity), is_current=True)
@@ -146,7 +148,11 @@ class BucketFiles:
             self._delete_many(list(zip(names, page.etags, strict=True)))
 
     def _delete_many(self, files: Sequence[tuple[str, str]]) -> None:
-        """Delete listed files (path and token) in few requests, then the remaining ones singly."""
+        """Delete files in batches, and then one by one if a batch was not completely successful.
+
+        Args:
+            files: Pairs of path and token from a listing.
+        """
         is_compared = self.bucket.compares_in_batches
         changes = self.bucket.delete([Deletion(path, token=token if is_compared else None) for path, token in files])
         remaining = list[tuple[str, str]]()
@@ -160,12 +166,12 @@ class BucketFiles:
             map_concurrently(remaining, lambda file: self._delete_compared(*file, is_current=False))
 
     def _delete_compared(self, path: str, token: str, *, is_current: bool) -> None:
-        """Delete the file if it has the token. The file is compared again before each retry.
+        """Delete a file if it still has a token, which is checked again before each retry.
 
         Args:
-            path: The file.
-            token: The token of the file to delete.
-            is_current: True if the file has just been found with this token.
+            path: The path of the file.
+            token: The expected token.
+            is_current: True if the caller has just found the file with this token.
 
         Raises:
             OSError: If another process has replaced the file, or it cannot be deleted.
@@ -180,7 +186,7 @@ class BucketFiles:
                 text = "another process replaced the file while it was being deleted; left alone"
                 raise OSError(errno.EAGAIN, text, self.uri(path))
             if found is not None and change is not None and change.verdict == "changed":
-                condition = None  # the server rejects the token that it returned itself
+                condition = None  # the server rejects a token that it has returned itself
             is_current, change = False, self.bucket.delete_if_match(path, condition)
             if change.verdict in _DELETED:
                 return

@@ -1,6 +1,6 @@
-"""Column definitions of published tables, without Arrow, for commands that only need names.
+"""Define columns of published tables without importing Arrow.
 
-Times are UTC timestamps in microseconds.
+This keeps commands fast that only need the names of columns.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 
 
 class ColumnType(Enum):
-    """Column type, mapped to an Arrow type by `arrow_types.py`."""
+    """The type of a column. `arrow_types.py` maps it to an Arrow type."""
 
     STRING = "string"
     BINARY = "binary"
@@ -39,10 +39,11 @@ CONTENT_ROOTS: Final = ColumnType.CONTENT_ROOTS
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Column with its description.
+    """A column and its description.
 
-    `since` is the release that added the column. In parts of older releases the column is missing,
-    and readers fill it with null.
+    Attributes:
+        since: The release that added the column, or None if it has always existed. Parts written by
+            earlier releases lack the column, and readers fill it with null.
     """
 
     name: str

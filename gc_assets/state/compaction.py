@@ -1,18 +1,19 @@
-"""Merge the rows of many small runs into a few files, to reduce the number of read requests.
+"""Merge the rows of many small runs into a few files, so that reading them takes few requests.
 
-In some tables (`COMPACTED_TABLES`), each run adds a segment and never replaces another. A
-*compacted segment* holds copies of rows from adjacent small runs. It is stored in
-`<group>/<asset>/_folds/<name>/` and listed in `<group>/<asset>/_folds.json`. The runs are kept and
-remain authoritative, so without the list every run is read from its own files.
+In cumulative tables (`COMPACTED_TABLES`), each run adds a segment and never replaces another one. A
+*compacted segment* contains copies of the rows of adjacent small runs. It is stored in
+`<group>/<asset>/_folds/<name>/` and listed in `<group>/<asset>/_folds.json`. The original runs are
+kept and remain authoritative. If the list is lost, every run is read from its own files.
 
-A compacted segment is always read as a whole. A reader that needs only some of its runs falls back
-to a recently replaced segment or to the original run files.
+Readers always read a compacted segment as a whole. If a reader needs only some of its runs, it uses
+a segment that was replaced recently, or the original files of the runs.
 
-A *reduced segment* has no rows that runs no longer need (`Reduction`). Which rows it has depends on
-the other segments, so a reader uses either all reduced segments of its runs or none.
+In a *reduced segment*, rows that runs no longer need have been removed (`Reduction`). These rows
+are determined for all segments together, so a reader uses either all reduced segments or none.
 
-The first compaction of a table waits until it pays off. After that, the newest small segments are
-compacted whenever a run has rows, so the number of requests stays constant.
+A table is compacted for the first time when this saves more requests than it costs. From then on,
+whenever a run adds rows, the newest small segments are compacted, so that the number of requests
+stays constant.
 """
 
 from __future__ import annotations
@@ -47,27 +48,27 @@ LIST_FILE: Final = "_folds.json"
 VERSION: Final = 2
 _READ_VERSIONS: Final = frozenset({1, VERSION})
 DIRECTORY: Final = COMPACTED_SEGMENTS
-# Limits of one compaction: minimum number of adjacent small segments, maximum bytes and segments. A
-# large segment is not merged, because it justifies its own request.
+# Limits of one compaction: the minimum number of adjacent small segments, and the maximum number of
+# bytes and segments. Large segments are not merged, because they are worth a request of their own.
 MIN_SEGMENTS: Final = 8
 MAX_SMALL_BYTES: Final = 4 * 2**20
 MAX_COMPACTED_BYTES: Final = 64 * 2**20
 MAX_SEGMENTS: Final = 256
-# Fewer segments are merged if they are smaller than this, which is less than the other files that a
-# run writes. With two first segments, compaction would cost the second run more requests than it
-# saves.
+# Even a few segments are merged if they are smaller than this, because a run writes larger files
+# anyway. The first compaction requires three segments. With two, it would cost the second run more
+# requests than it saves.
 MAX_NEWEST_BYTES: Final = 2**20
 MIN_FIRST_SEGMENTS: Final = 3
 MIN_NEXT_SEGMENTS: Final = 2
-# A large backlog is compacted over several runs, which bounds the time of each.
+# If there is a large backlog, it is compacted by several runs, so that none of them takes too long.
 MAX_COMPACTIONS: Final = 8
-# Number of replaced segments kept on the list for readers that started before the newest run.
+# Number of replaced segments that stay on the list, for readers that started before the newest run.
 MAX_REPLACED: Final = 2
-# A run that starts first may publish last. In logs the last entry wins, so a segment without such a
-# run is unusable. In other tables, run order is irrelevant.
+# A run may start earlier than another one but publish later. In logs, the last entry decides, so a
+# segment that lacks such a run cannot be used. In other tables, the order of runs does not matter.
 ORDERED_TABLES: Final = frozenset({DeletionLogSummary.TABLE, ExpiryLogSummary.TABLE})
-# Column of `deletion_log` with the run id of a row. Compaction fills it in for rows written by
-# older releases.
+# Column of `deletion_log` that contains the run id. If a row was written by an older release,
+# compaction fills it in.
 RUN_ID: Final = "run_id"
 
 
@@ -76,7 +77,7 @@ class _Model(BaseModel):
 
 
 class CompactedPart(Part):
-    """Parquet file of a compacted segment."""
+    """A Parquet file of a compacted segment."""
 
     sha256: str
 
@@ -86,10 +87,11 @@ class CompactedPart(Part):
 
 
 class CompactedSegment(_Model):
-    """Row copies of `runs`, in this order.
+    """Copies of the rows of several runs.
 
-    For `ORDERED_TABLES`, the runs are sorted by run id. `dropped_rows` is the number of rows that
-    were dropped from a reduced segment.
+    Attributes:
+        runs: The runs in the order of their rows. In `ORDERED_TABLES`, they are sorted by run id.
+        dropped_rows: Number of rows that were removed from a reduced segment.
     """
 
     name: str
@@ -99,11 +101,12 @@ class CompactedSegment(_Model):
 
 
 class CompactedSegments(RenamedKeys, _Model):
-    """Content of `_folds.json`.
+    """The content of `_folds.json`.
 
     Attributes:
-        replaced_segments: Most recently replaced segments, newest first.
-        replaced_at: Replacement times of older segments, which may still be in use by readers.
+        segments: The current segments.
+        replaced_segments: Segments that were replaced recently, newest first.
+        replaced_at: When older segments were replaced. Readers may still be using them.
     """
 
     RENAMED: ClassVar = {"folds": "segments", "former": "replaced_segments", "replaced": "replaced_at"}
@@ -114,20 +117,20 @@ class CompactedSegments(RenamedKeys, _Model):
 
 
 class SegmentList(NamedTuple):
-    """Compacted segments of a table, with the stored object they were read from."""
+    """The compacted segments of a table, and the stored object that they were read from."""
 
     content: CompactedSegments
     seen: VersionedContent
 
     def has_other_runs(self, runs: Sequence[PastRun]) -> bool:
-        """Check if any segment contains a run outside `runs`."""
+        """Return True if any segment contains a run that is not in `runs`."""
         known = {run.run_id for run in runs}
         return not all(known.issuperset(segment.runs) for segment in self.content.segments)
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentFile:
-    """Parquet file, relative to the state. `run_id` applies to rows without a run id."""
+    """A Parquet file, relative to the state. Rows without a run id belong to the given run."""
 
     path: str
     run_id: str
@@ -135,14 +138,14 @@ class SegmentFile:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Compaction input: a run or an earlier compacted segment."""
+    """An input of a compaction, which is a run or an earlier compacted segment."""
 
     runs: tuple[PastRun, ...]
     compacted: CompactedSegment | None
 
     @property
     def base(self) -> str:
-        """Directory of the table, relative to the state."""
+        """The directory of the table, relative to the state."""
         return f"{self.runs[0].group}/{self.runs[0].asset}"
 
     @property
@@ -150,7 +153,7 @@ class Segment:
         return self.compacted.dropped_rows if self.compacted is not None else 0
 
     def sources(self) -> Iterator[tuple[Part, SegmentFile]]:
-        """Yield the parts and their files."""
+        """Yield each part with its file."""
         if self.compacted is not None:
             for part in self.compacted.parts:
                 yield part, SegmentFile(f"{segment_directory(self.base, self.compacted.name)}/{part.name}", "")
@@ -160,12 +163,12 @@ class Segment:
                 yield part, SegmentFile(f"{run.path}/{part.name}", run.run_id)
 
     def paths(self, side: str | None = None) -> list[str]:
-        """Return the paths of the table's files or of a side table's."""
+        """Return the paths of all files that belong to the table or to a side table."""
         return [source.path for part, source in self.sources() if part.belongs_to(side)]
 
     @property
     def size_bytes(self) -> int:
-        """Size in bytes. A run of unknown size is treated as large."""
+        """The size in bytes. If the size of a run is unknown, it counts as large."""
         parts = self.compacted.parts if self.compacted is not None else self.runs[0].entry.parts
         return sum(part.size_bytes if part.size_bytes is not None else MAX_COMPACTED_BYTES for part in parts)
 
@@ -176,7 +179,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """Copy of a segment without some rows."""
+    """A copy of a segment from which rows were removed."""
 
     segment: Segment
     parts: tuple[PartFile, ...]
@@ -185,16 +188,18 @@ class Reduction:
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """Files with the rows of `runs` for one table.
+    """Locates the files that contain the rows of several runs.
 
-    `compacted` maps run ids to compacted segments. Other runs have their own files.
+    Attributes:
+        runs: The runs.
+        compacted: Compacted segments by run id. All other runs are read from their own files.
     """
 
     runs: tuple[PastRun, ...]
     compacted: Mapping[str, CompactedSegment]
 
     def files(self, side: str | None = None) -> list[SegmentFile]:
-        """Return the files of the table or of a side table, in run order."""
+        """Return the files of the table or of a side table, in the order of the runs."""
         found: list[SegmentFile] = []
         seen_names: set[str] = set()
         for run in self.runs:
@@ -215,7 +220,8 @@ class Segments:
 def find_segments(files: Files, runs: Sequence[PastRun], *, complete: bool = False) -> Segments:
     """Find the files that contain the rows of these runs.
 
-    With `complete`, no reduced segments are used.
+    Args:
+        complete: If True, do not use reduced segments, so that no rows are missing.
     """
     if not runs:
         return Segments((), {})
@@ -227,7 +233,7 @@ def find_segments(files: Files, runs: Sequence[PastRun], *, complete: bool = Fal
 
 
 def read_list(files: Files, group: str, asset: str) -> SegmentList:
-    """Read the list of compacted segments. A missing or damaged list is treated as empty."""
+    """Read the list of compacted segments. If it is missing or damaged, it counts as empty."""
     try:
         content, version = files.read_version(f"{group}/{asset}/{LIST_FILE}")
     except FileNotFoundError:
@@ -236,17 +242,18 @@ def read_list(files: Files, group: str, asset: str) -> SegmentList:
 
 
 def compact(files: Files, runs: Sequence[PastRun], listed: SegmentList) -> CompactedSegment | None:
-    """Merge the first long sequence of small segments, or otherwise the newest segments.
+    """Merge the first long sequence of small segments. Without one, merge the newest segments.
 
     Args:
         runs: All runs of the table.
-        listed: Segment list, read before `runs`.
+        listed: The segment list. It must have been read before the runs.
 
     Returns:
-        The new segment, or None if too few segments are small or another process changed the list.
+        The new segment, or None if there are too few small segments, or another process has changed
+        the list.
 
     Raises:
-        StateError: If a copy is missing rows or a source segment is damaged.
+        StateError: If a copy lacks rows, or a source segment is damaged.
         OSError: If a file cannot be read.
     """
     if not runs:
@@ -275,23 +282,24 @@ def compact(files: Files, runs: Sequence[PastRun], listed: SegmentList) -> Compa
 
 
 def list_segments(runs: Sequence[PastRun], listed: SegmentList) -> list[Segment]:
-    """Return the current segments of these runs: compacted segments and runs outside of them."""
+    """Return compacted segments, and runs that are not part of one, in the order of the runs."""
     return list(_iterate_segments(sorted(runs, key=lambda run: run.run_id), listed.content.segments))
 
 
 def add_reduced(files: Files, segments: Mapping[str, Reduction], runs: Sequence[PastRun], listed: SegmentList) -> bool:
-    """Replace segments by copies without the rows that runs no longer need.
+    """Replace segments by copies from which unneeded rows were removed.
 
     Args:
-        segments: New segments by name, whose parts are in `segment_directory`.
+        segments: The copies by name. Their parts have been written to `segment_directory`.
         runs: All runs of the table.
-        listed: Segment list, read before `runs`.
+        listed: The segment list. It must have been read before the runs.
 
     Returns:
-        False if another process changed the list. The copies are then deleted.
+        True if the segments were replaced. False if another process has changed the list, in which
+        case the copies are deleted.
 
     Raises:
-        StateError: If the copies and the dropped rows are not all rows of a segment.
+        StateError: If the remaining and removed rows do not add up to the rows of a segment.
     """
     new: list[CompactedSegment] = []
     base = next(iter(segments.values())).segment.base
@@ -313,13 +321,13 @@ def segment_directory(base: str, name: str) -> str:
 
 
 def _add_to_list(files: Files, base: str, listed: SegmentList, new: Sequence[CompactedSegment], runs: Sequence[PastRun]) -> bool:
-    """Add segments to the list if it is unchanged. Otherwise delete them and return False."""
+    """Add segments to the list. If another process has changed it, delete them and return False."""
     is_listed = was_listed = False
 
     def add_new(content: bytes | None) -> bytes:
         nonlocal is_listed, was_listed
         is_listed = content == listed.seen.content
-        was_listed = content is not None and new[0].name.encode() in content  # by a put whose response was lost
+        was_listed = content is not None and new[0].name.encode() in content  # by an earlier put whose response was lost
         if not is_listed:
             return content or _format(CompactedSegments())
         changed = listed.content
@@ -336,7 +344,7 @@ def _add_to_list(files: Files, base: str, listed: SegmentList, new: Sequence[Com
 
 
 def _add_segment(previous: CompactedSegments, new: CompactedSegment, runs: Sequence[PastRun]) -> CompactedSegments:
-    """Add a segment to the list, replacing all segments that it contains."""
+    """Add a segment to the list, and mark all segments that it contains as replaced."""
     useful = {segment.name for segment in _segments_by_run(previous.segments, runs).values()}
     contained = [segment for segment in previous.segments if segment.name in useful and set(segment.runs) <= set(new.runs)]
     remaining = [segment for segment in previous.segments if segment.name in useful and segment not in contained]
@@ -350,7 +358,7 @@ def _add_segment(previous: CompactedSegments, new: CompactedSegment, runs: Seque
 
 
 def find_damage(files: Files, group: str, asset: str) -> list[str]:
-    """Read all listed files and return a message for each missing or damaged one."""
+    """Read all files on the list, and return a message for each one that is missing or damaged."""
     base = f"{group}/{asset}"
     found: list[str] = []
     listed = read_list(files, group, asset).content
@@ -367,7 +375,7 @@ def find_damage(files: Files, group: str, asset: str) -> list[str]:
 
 
 def clear_list(files: Files, group: str, asset: str) -> None:
-    """Mark all segments as replaced, so that every run is read from its own files."""
+    """Mark all segments as replaced, so that readers use the files of the runs themselves."""
 
     def clear(content: bytes | None) -> bytes:
         previous = _parse(content) or CompactedSegments()
@@ -378,9 +386,12 @@ def clear_list(files: Files, group: str, asset: str) -> None:
 
 
 def take_replaced(files: Files, group: str, asset: str, before: datetime) -> list[str]:
-    """Remove segments replaced before a given time from the list, and return their directories.
+    """Remove segments from the list that were replaced before a time.
 
-    Unlisted directories are kept, because another process may be about to list them.
+    Directories that are not on the list are kept, because another process may be about to add them.
+
+    Returns:
+        The directories of the removed segments.
     """
     base = f"{group}/{asset}"
     old: set[str] = set()
@@ -396,14 +407,17 @@ def take_replaced(files: Files, group: str, asset: str, before: datetime) -> lis
 
     if existing := files.directories(f"{base}/{DIRECTORY}"):
         files.change(f"{base}/{LIST_FILE}", remove_old)
-    return [segment_directory(base, name) for name in sorted(old.intersection(existing))]  # segments without rows have none
+    return [segment_directory(base, name) for name in sorted(old.intersection(existing))]  # without rows, there is no directory
 
 
 def _select_segments(runs: Sequence[PastRun], compacted_segments: Sequence[CompactedSegment]) -> list[Segment] | None:
-    """Select the segments of the next compaction, or None.
+    """Select the segments for the next compaction.
 
-    These are the first adjacent small segments among which at least `MIN_SEGMENTS` have rows,
-    otherwise the newest segments with at most `MAX_NEWEST_BYTES` in total.
+    The first choice are adjacent small segments of which at least `MIN_SEGMENTS` have rows. The
+    second choice are the newest segments, as far as they have at most `MAX_NEWEST_BYTES` together.
+
+    Returns:
+        The segments, or None if a compaction would not be worthwhile.
     """
     newest: list[Segment] = []
     for selected in _adjacent_segments(runs, compacted_segments):
@@ -421,10 +435,10 @@ def _select_segments(runs: Sequence[PastRun], compacted_segments: Sequence[Compa
 
 
 def _adjacent_segments(runs: Sequence[PastRun], compacted_segments: Sequence[CompactedSegment]) -> Iterator[list[Segment]]:
-    """Yield the longest sequences of adjacent small segments that fit into one segment, oldest
-    first.
+    """Yield sequences of adjacent small segments that are as long as fits into one segment.
 
-    The last one ends at the newest run, and is empty if that run is not small.
+    The oldest sequence comes first. The last sequence ends with the newest run, and is empty if
+    that run is not small.
     """
     adjacent: list[Segment] = []
     size_bytes = segments_with_rows = 0
@@ -444,13 +458,17 @@ def _adjacent_segments(runs: Sequence[PastRun], compacted_segments: Sequence[Com
 def _segments_by_run(
     compacted_segments: Sequence[CompactedSegment], runs: Sequence[PastRun], current: Sequence[CompactedSegment] | None = None
 ) -> dict[str, CompactedSegment]:
-    """Map run ids to the largest usable segments, which never overlap.
+    """Choose the largest usable segments, which never overlap.
 
-    A segment is usable if all its runs are wanted and its row count matches the index. A run that
-    was published again breaks the match. Reduced segments are used only together.
+    A segment is usable if all of its runs are requested and its number of rows matches the index.
+    After a run was published again, the numbers differ. Reduced segments are used together or not
+    at all.
 
     Args:
         current: The segments that have not been replaced. None means all.
+
+    Returns:
+        The segments by run id.
     """
     covered = _cover(compacted_segments, runs)
     used, wanted = {segment.name for segment in covered.values()}, {run.run_id for run in runs}
@@ -474,7 +492,7 @@ def _cover(compacted_segments: Sequence[CompactedSegment], runs: Sequence[PastRu
 
 
 def _has_no_gap(segment: CompactedSegment, wanted: Sequence[str]) -> bool:
-    """Check if the segment contains all wanted runs between its first and last run."""
+    """Return True if the segment contains every requested run between its first and last one."""
     return bisect_right(wanted, segment.runs[-1]) - bisect_left(wanted, segment.runs[0]) == len(segment.runs)
 
 
@@ -489,17 +507,16 @@ def _iterate_segments(runs: Sequence[PastRun], compacted_segments: Sequence[Comp
 
 
 def _are_compatible(one: Segment, other: Segment) -> bool:
-    """Check if the segments have the same decoder settings and storages, by which readers select
-    runs.
-    """
+    """Return True if decoder settings and storages are the same, because readers filter by them."""
     first, second = one.runs[0].entry.summary, other.runs[0].entry.summary
     return all(first.get(name) == second.get(name) for name in ("decoded_as", "resolved_as"))
 
 
 def _copy_parts(files: Files, directory: str, parts: Sequence[tuple[Part, SegmentFile]], *, names_runs: bool) -> Iterator[CompactedPart]:
-    """Copy all parts into one file per side table and schema.
+    """Copy parts, so that there is one file for each side table and schema.
 
-    With `names_runs`, a run id is added to each row of the main table.
+    Args:
+        names_runs: If True, add the run id to each row of the main table.
     """
     from gc_assets.state.parts import PartWriter, open_part
 
@@ -518,7 +535,7 @@ def _copy_parts(files: Files, directory: str, parts: Sequence[tuple[Part, Segmen
 
 
 def read_verified(files: Files, part: Part, path: str) -> bytes:
-    """Read the file of a segment's part.
+    """Read a part of a segment. The SHA-256 of compacted parts is verified.
 
     Raises:
         StateError: If a compacted part is damaged.
@@ -540,7 +557,7 @@ def _add_run_id(rows: pa.Table, run_id: str) -> pa.Table:
 
 
 def _parse(content: bytes | None) -> CompactedSegments | None:
-    """Parse a segment list. None if it is missing, damaged or of another version."""
+    """Parse a segment list. Returns None if it is missing, damaged or of another version."""
     try:
         document: Any = parse_json(content or b"")
         listed = document["list"]

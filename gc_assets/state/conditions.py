@@ -1,12 +1,12 @@
-"""Verify that a server evaluates conditional puts before relying on them.
+"""Verify that a server supports conditional puts correctly.
 
-Some servers ignore put conditions, so two processes could overwrite each other's tables and lose a
-deletion log. Before its first conditional put to a bucket, each process therefore tests every kind
-of condition on a canary object.
+Some servers ignore the conditions of a put. Two processes could then overwrite each other's tables,
+and a deletion log could be lost. Before the first conditional put to a bucket, each process
+therefore tests all kinds of conditions on a canary object.
 
-Other servers check the condition first and write later, so two concurrent writers may both succeed.
-A single writer cannot detect this, so several writers race. A faulty server may pass one race by
-luck, but not every race.
+Other servers check the condition first and write later, so that two concurrent writers may both
+succeed. A single writer cannot detect this, so several writers race against each other. A faulty
+server may be lucky in one race, but hardly in all of them.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from typing import Final, Protocol
 
 from gc_assets.core.errors import StateError
 
-# Writers per race. A process runs one race, and `doctor` a few. The time between check and write
-# grows with the content: with this size, 7 of 10 first rounds detected versitygw, and 21 of 22 runs
-# of `doctor`.
+# Number of writers in a race. A process runs a single race, and `doctor` runs a few. The larger the
+# content, the more time passes between check and write. With this size, 7 of 10 first races and 21
+# of 22 runs of `doctor` detected the problem in versitygw.
 _RACERS: Final = 8
 _RACE_BYTES: Final = 256 * 2**10
 _ROUNDS: Final = 4
 
 
 class ConditionalStore(Protocol):
-    """Store operations required by the check."""
+    """The operations of a store that the check requires."""
 
     @property
     def server(self) -> Hashable:
-        """Identity of the checked server."""
+        """Identifies the server, which is tested only once."""
         ...
 
     @property
     def unknown_version(self) -> str:
-        """Version that no object has."""
+        """A version that no object has."""
         ...
 
     def uri(self, path: str) -> str: ...
@@ -52,17 +52,17 @@ class ConditionalStore(Protocol):
     def delete(self, path: str) -> None: ...
 
 
-# Servers that this process has tested.
+# Servers that have been tested, with the id of the process, because forked processes test again.
 _TESTED: Final[set[tuple[Hashable, int]]] = set()
 
 
 def require_conditions(store: ConditionalStore) -> None:
-    """Test the server, once per process.
+    """Test the server, unless this process has already done so.
 
     Raises:
         StateError: If the server ignores or rejects conditions.
-        OSError: If the process has no write access, or a request gets no response. The next call
-            then tests the server again.
+        OSError: If the process does not have write access, or the server does not respond. The next
+            call repeats the test.
     """
     key = (store.server, os.getpid())
     if key not in _TESTED:
@@ -72,10 +72,10 @@ def require_conditions(store: ConditionalStore) -> None:
 
 
 def check_races(store: ConditionalStore) -> None:
-    """Run a few races.
+    """Run several races between concurrent writers.
 
     Raises:
-        StateError: If a race has more than one winner.
+        StateError: If more than one writer succeeds in a race.
     """
     require_conditions(store)
     for _ in range(_ROUNDS):
@@ -131,7 +131,7 @@ def _canary(store: ConditionalStore) -> Generator[str]:
     try:
         yield name
     finally:
-        with suppress(OSError):  # a few bytes that no process reads
+        with suppress(OSError):  # if this fails, only a few unused bytes are left
             store.delete(name)
 
 

@@ -1,6 +1,6 @@
-"""File access for the state on a local disk or an object store, with atomic replacement.
+"""Access the files of the state, which may be on a local disk or in an object store.
 
-Paths are relative to the root.
+All paths are relative to the root of the state. Files are replaced atomically.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gc_assets.core.paths import AZURE, FILE, GCS, S3, scheme_of
 from gc_assets.state.backend import ABSENT, Backend, FileStat, VersionedContent
 from gc_assets.state.local_files import LocalFiles
 
-# Maximum attempts of a conditional write that keeps losing to other writers.
+# Maximum number of attempts if other writers keep replacing the same file.
 _ATTEMPTS: Final = 200
 _READ_ONLY: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -37,7 +37,7 @@ def _open_s3(root: str, settings: StoreSettings | None) -> Backend:
     from gc_assets.state.bucket_files import BucketFiles
 
     found = settings if isinstance(settings, S3Config) else S3Config()
-    # Every run writes the state, and a scheduled job may not have the role that deletes.
+    # Every run writes the state, but a scheduled job may not have the role that may delete.
     own = found.model_copy(update={"apply_profile": None, "apply_role_arn": None})
     return BucketFiles(S3Bucket.of(root, own), "s3a")
 
@@ -66,20 +66,23 @@ def _open_gcs(root: str, settings: StoreSettings | None) -> Backend:
 
 @functools.lru_cache(maxsize=16)
 def _open_absolute(root: str) -> LocalFiles:
-    """Open the files under a path. A small run does it a thousand times."""
+    """Open the files under a path. The result is cached, because even a small run often needs it."""
     return LocalFiles(str(Path(root)))
 
 
-# Opens the files under an address of each scheme.
+# Functions that open the files under an address, by scheme.
 _BACKENDS: Final[Mapping[str, Callable[[str, StoreSettings | None], Backend]]] = {S3: _open_s3, AZURE: _open_azure, GCS: _open_gcs}
 
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Files under a root: `file:///…`, a bare path, or an address in an object store.
+    """The files under a root.
 
-    `settings` are those of the object store, None for its defaults. Picklable and free of secrets,
-    because the connection opens on use.
+    Instances are picklable and do not contain secrets, because connections are opened when needed.
+
+    Attributes:
+        root: An address such as `file:///…`, a plain path, or an address in an object store.
+        settings: Settings of the object store, or None for the defaults.
     """
 
     root: str
@@ -101,15 +104,15 @@ class Files:
 
     @property
     def are_local(self) -> bool:
-        """True on a disk mounted under the same path in every process of the cluster."""
+        """Whether the state is on a disk, which all processes of a cluster mount at the same path."""
         return isinstance(self._backend(), LocalFiles)
 
     def uri(self, path: str) -> str:
-        """Return the address of `path`."""
+        """Return the address of a file or directory."""
         return self._backend().uri(path)
 
     def spark_uri(self, path: str) -> str:
-        """Return the `file://` or `s3a://` address of `path` for Spark's file systems."""
+        """Return the address to use with Spark's file systems, such as `file://…` or `s3a://…`."""
         return self._backend().spark_uri(path)
 
     def read(self, path: str) -> bytes:
@@ -121,7 +124,7 @@ class Files:
         return self._backend().read(path)
 
     def contents(self, paths: Sequence[str]) -> Iterator[bytes]:
-        """Yield file contents in path order, reading ahead on object stores."""
+        """Yield the contents of files in the given order. In object stores, files are read ahead."""
         parallel = self._backend().parallel_reads
         if parallel == 1 or len(paths) == 1:
             yield from map(self.read, paths)
@@ -134,9 +137,10 @@ class Files:
                 yield running.popleft().result()
 
     def replace(self, path: str, content: bytes) -> None:
-        """Replace the content atomically, so readers see either the old or the new content.
+        """Replace a file atomically, so that readers see either the old or the new content.
 
-        If this raises on an object store, the write may still have succeeded or may succeed later.
+        If this raises an error for an object store, the write may have succeeded nevertheless, or
+        may still succeed later.
 
         Raises:
             StateError: If the disk or its quota is full.
@@ -145,9 +149,9 @@ class Files:
             self._backend().replace(path, content)
 
     def read_version(self, path: str) -> tuple[bytes, str]:
-        """Read a file and its version for `replace_if`.
+        """Read a file and its version, which `replace_if` needs.
 
-        Equal versions mean equal content (an object store's ETag).
+        If two versions are equal, the content is equal too. In an object store, this is the ETag.
 
         Raises:
             FileNotFoundError: If the file does not exist.
@@ -155,11 +159,15 @@ class Files:
         return self._backend().read_version(path)
 
     def replace_if(self, path: str, content: bytes, version: str | None) -> str | None:
-        """Replace `path` if it is still at `version`; None means that it must not exist.
+        """Replace a file if it still has a version.
 
-        Exactly one of the writers that read the same version succeeds, across all processes. On an
-        object store, concurrent writers of identical bytes may all succeed. After a lost response,
-        a writer may get None if another process has replaced its content in the meantime.
+        If several processes have read the same version, exactly one of them succeeds. There are two
+        exceptions in object stores: If several writers write identical bytes, all of them may
+        succeed. If a response is lost and another process then replaces the file, the writer gets
+        None although it has succeeded.
+
+        Args:
+            version: The expected version, or None if the file must not exist.
 
         Returns:
             The new version, or None if the file was not replaced.
@@ -183,12 +191,15 @@ class Files:
             ) from error
 
     def free_bytes(self) -> int | None:
-        """Return the free space for the state, or None in an object store."""
+        """Return the free space on the disk of the state, or None for an object store."""
         return self._backend().free_bytes()
 
     @contextmanager
     def probe(self, path: str, content: bytes) -> Generator[None]:
-        """Write a file, and at the end remove it and the directories that this created."""
+        """Write a file for the duration of the context.
+
+        Afterwards, the file is removed, together with directories that had to be created for it.
+        """
         backend = self._backend()
         new = backend.missing_directories() if isinstance(backend, LocalFiles) else ()
         try:
@@ -203,7 +214,10 @@ class Files:
                     directory.rmdir()
 
     def check_conditions(self) -> str:
-        """Check that `replace_if` is reliable, and return the reason.
+        """Check that `replace_if` is reliable.
+
+        Returns:
+            The reason why it is.
 
         Raises:
             StateError: If it is not reliable.
@@ -211,16 +225,16 @@ class Files:
         return self._backend().check_conditions()
 
     def change(self, path: str, new: Callable[[bytes | None], bytes], seen: VersionedContent | None = None) -> VersionedContent:
-        """Replace the content with the result of `new`, and retry after losing to another process.
+        """Change a file, and start again if another process changes it at the same time.
 
         Args:
-            path: The file.
-            new: Called with the current content, or None for a missing file, and again after a lost
-                race.
-            seen: Content just read by the caller, to save a request.
+            path: The path of the file.
+            new: Computes the new content from the current one, which is None if the file is
+                missing. It may be called several times.
+            seen: The content, if the caller has just read it. This saves a request.
 
         Returns:
-            The content afterwards.
+            The new content and version.
 
         Raises:
             StateError: If other processes keep replacing the file.
@@ -245,7 +259,7 @@ class Files:
             return ABSENT
 
     def size(self, path: str) -> int:
-        """Return the size in bytes.
+        """Return the size of a file in bytes.
 
         Raises:
             FileNotFoundError: If the file does not exist.
@@ -253,7 +267,7 @@ class Files:
         return self._backend().size(path)
 
     def sizes(self, paths: Sequence[str]) -> Sequence[int]:
-        """Return file sizes in bytes, using one listing per directory.
+        """Return the sizes of files in bytes, with one listing for each directory.
 
         Raises:
             FileNotFoundError: If a file does not exist.
@@ -267,28 +281,28 @@ class Files:
         return [found[path] for path in paths]
 
     def modified_at(self, path: str) -> datetime:
-        """Return the last modification time, by the clock of the disk or store."""
+        """Return the time of the last modification, according to the clock of the disk or store."""
         return self._backend().modified_at(path)
 
     def list(self, path: str, *, recursive: bool = False) -> Sequence[FileStat]:
-        """List the files under `path`, sorted by name. A missing directory is treated as empty."""
+        """List the files in a directory, sorted by name. A missing directory counts as empty."""
         return self._backend().list(path, recursive=recursive)
 
     def directories(self, path: str) -> Sequence[str]:
-        """List the subdirectories of `path`, sorted by name."""
+        """List the subdirectories of a directory, sorted by name."""
         return self._backend().directories(path)
 
     def delete(self, path: str) -> None:
-        """Delete a file. On an object store a missing file is not an error."""
+        """Delete a file. In an object store, it need not exist."""
         self._backend().delete(path)
 
     def delete_directory(self, path: str) -> None:
-        """Delete a directory recursively. A missing directory is an error only on a local disk."""
+        """Delete a directory recursively. In an object store, it need not exist."""
         if not path.strip("/"):
             raise ValueError("refusing to delete the root of the state")
         self._backend().delete_directory(path)
 
 
 def is_read_only(error: OSError) -> bool:
-    """Check if the error means that this process has no write access to the state."""
+    """Return True if the error means that this process must not write to the state."""
     return error.errno in _READ_ONLY

@@ -1,7 +1,7 @@
-"""Run index of an asset: one object per asset, so that reading many runs takes one request.
+"""Maintain an index of all runs of an asset, so that many runs can be read with one request.
 
-An index can be rebuilt from the receipts. It is replaced conditionally, so no concurrent
-publication is lost.
+The index is a single object for each asset, and can be rebuilt from the receipts. It is replaced
+conditionally, so that concurrent publications are not lost.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from gc_assets.state.receipts import PartFile, Receipt, invalid_keys
 from gc_assets.state.summaries import CUMULATIVE_TABLES, INDEX_SUMMARIES, IndexSummary
 
 INDEX: Final = "_index.json"
-# 2: entries have the keys `summary` and `is_published` of release 0.4. Version 1 is still read.
-# Earlier releases reject a newer version and ask for an upgrade.
+# In version 2, entries have the keys `summary` and `is_published`, which release 0.4 introduced.
+# Version 1 can still be read. Earlier releases reject a newer version and ask the user to upgrade.
 INDEX_VERSION: Final = 2
 _READ_VERSIONS: Final = frozenset({1, INDEX_VERSION})
 
@@ -39,7 +39,7 @@ class _Model(BaseModel):
 
 
 class Part(_Model):
-    """Parquet file of a run. The names of side table parts start with `<side table>/`."""
+    """A Parquet file of a run. If it belongs to a side table, its name begins with `<side table>/`."""
 
     name: str
     rows: int
@@ -52,7 +52,7 @@ class Part(_Model):
 
 
 class IndexEntry(RenamedKeys, _Model):
-    """Index entry of a run. `is_published` stays False until the receipt is written."""
+    """The entry for a run in the index. Until the receipt is written, `is_published` is False."""
 
     RENAMED: ClassVar = {"facts": "summary", "is_there": "is_published"}
 
@@ -75,7 +75,7 @@ class _Runs(_Model):
 
 @dataclass(frozen=True, slots=True)
 class PastRun:
-    """Finished run as described by the index. Only runs of `CUMULATIVE_TABLES` have parts."""
+    """A finished run as described by the index. It lists parts only for `CUMULATIVE_TABLES`."""
 
     group: str
     asset: str
@@ -100,19 +100,20 @@ class PastRun:
         return f"{partition_path(self.group, self.asset, self.run_date)}/{self.run_id}"
 
     def paths(self, side: str | None = None) -> list[str]:
-        """Return the Parquet files of a cumulative table's run, or of its side table.
+        """Return the paths of Parquet files relative to the state, for runs of cumulative tables.
 
-        Paths are relative to the state.
+        Args:
+            side: Name of a side table, or None for the main table.
         """
         if self.asset not in CUMULATIVE_TABLES:
             raise ValueError(f"the index of {self.asset} contains no parts; open the run")
         return [f"{self.path}/{part.name}" for part in self.entry.parts if part.belongs_to(side)]
 
     def summary(self, model: type[_H]) -> _H:
-        """Return the summary kept in the index.
+        """Return the summary that the index contains.
 
         Raises:
-            StateError: If a value is missing from the receipt of the run.
+            StateError: If the receipt of the run lacks a value.
         """
         try:
             return model.model_validate(self.entry.summary)
@@ -127,9 +128,9 @@ def partition_path(group: str, asset: str, run_date: date) -> str:
 
 
 def make_entry(receipt: Receipt, sha256: str, *, is_there: bool) -> IndexEntry:
-    """Build the index entry of a receipt.
+    """Build the index entry for a receipt.
 
-    If a value of the index summary is missing from the receipt, the entry has no summary and
+    If the receipt lacks a value of the index summary, the entry is built without a summary, and
     `PastRun.summary` raises `StateError`.
     """
     parts: tuple[PartFile, ...] = receipt.parts if receipt.asset in CUMULATIVE_TABLES else ()
@@ -159,7 +160,7 @@ Entries = dict[str, IndexEntry]
 
 
 class IndexContent(NamedTuple):
-    """Index entries, with the stored object they were read from."""
+    """The entries of an index, and the stored object that they were read from."""
 
     entries: Entries
     at: VersionedContent
@@ -167,16 +168,16 @@ class IndexContent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """Index object at `path`, with entries keyed by run id."""
+    """The index at a path. Its entries are identified by run id."""
 
     files: Files
     path: str
 
     def read(self) -> Entries | None:
-        """Read the entries, or return None if there is no index.
+        """Read the entries. Returns None if the index does not exist.
 
         Raises:
-            StateError: If the index is damaged or of a newer release.
+            StateError: If the index is damaged or was written by a newer release.
         """
         try:
             return self._parse(self.files.read(self.path))
@@ -184,12 +185,15 @@ class Index:
             return None
 
     def change(self, change: Callable[[Entries], Entries], make: Callable[[], Entries], seen: IndexContent | None = None) -> IndexContent:
-        """Apply `change` to the entries and return the result.
+        """Change the index atomically.
 
         Args:
-            change: Returns the new entries. Called again after a lost race.
-            make: Returns the entries if there is no index yet.
-            seen: Index just read by the caller, to save a request.
+            change: Computes the new entries. It is called again if another process was faster.
+            make: Computes the entries if the index does not exist yet.
+            seen: The index, if the caller has just read it. This saves a request.
+
+        Returns:
+            The new entries.
 
         Raises:
             StateError: If the index is damaged.
@@ -209,7 +213,7 @@ class Index:
         return IndexContent(after, at)
 
     def replace(self, entries: Entries) -> None:
-        """Overwrite the index with these entries, even if it is unreadable."""
+        """Overwrite the index with these entries, even if it cannot be read."""
         self.files.change(self.path, lambda _: _format(entries))
 
     def _parse(self, content: bytes) -> Entries:

@@ -1,13 +1,14 @@
-"""Publish tables under the state root, and look up their runs.
+"""Publish tables in the state, and look up their runs.
 
-A run is stored in `<group>/<asset>/run_date=YYYY-MM-DD/<run id>/*.parquet` with `_receipt.json`.
-`current.json` is replaced atomically and contains the current run id of its date and the SHA-256 of
-the receipt. `<group>/<asset>/_index.json` lists the runs of all dates.
+A run consists of `<group>/<asset>/run_date=YYYY-MM-DD/<run id>/*.parquet` and the `_receipt.json`
+in the same directory. For each date, `current.json` contains the id of the current run and the
+SHA-256 of its receipt. It is replaced atomically. `<group>/<asset>/_index.json` lists the runs of
+all dates.
 
-A run is added to the index before its receipt is written, so the index has every finished run.
-An entry without a receipt belongs to an unfinished or crashed run and is skipped. The receipts are
-authoritative, so a lost index is rebuilt from them (docs/adr/0003-own-state-tables.md). This module
-uses neither Spark nor Dagster.
+A run is added to the index before its receipt is written, so that no finished run is missing from
+the index. If an entry does not have a receipt, the run is unfinished or crashed, and is skipped.
+The receipts are authoritative, so a lost index can be rebuilt from them, see
+docs/adr/0003-own-state-tables.md. This module uses neither Spark nor Dagster.
 """
 
 from __future__ import annotations
@@ -48,9 +49,9 @@ _F = TypeVar("_F", bound=Summary)
 
 @dataclass(frozen=True, slots=True)
 class TableRun:
-    """Unpublished run of an asset and run date, invisible to readers until `State.publish`.
+    """A run that has not been published yet. Readers cannot see it before `State.publish`.
 
-    `path` is relative to the state.
+    Its path is relative to the state.
     """
 
     group: str
@@ -65,7 +66,7 @@ class TableRun:
 
 @dataclass(frozen=True, slots=True)
 class PublishedTable:
-    """Published table: its directory relative to the state, and its receipt."""
+    """A published table, with its directory relative to the state and its receipt."""
 
     path: str
     receipt: Receipt
@@ -77,15 +78,15 @@ class PublishedTable:
         return self.receipt.rows
 
     def paths(self, side: str | None = None) -> list[str]:
-        """Return the Parquet files, relative to the state."""
+        """Return the paths of the Parquet files, relative to the state."""
         return [f"{self.path}/{part.name}" for part in self.parts(side)]
 
     def parts(self, side: str | None = None) -> Sequence[PartFile]:
-        """Return the Parquet files as listed in the receipt."""
+        """Return the Parquet files of the table or of a side table, as listed in the receipt."""
         return self.receipt.files if side is None else self.receipt.side.get(side, ())
 
     def summary(self, model: type[_F]) -> _F:
-        """Return the stage summary.
+        """Return the summary of the stage.
 
         Raises:
             StateError: If values are missing or invalid. The message lists them.
@@ -102,32 +103,32 @@ class PublishedTable:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Published tables under one root."""
+    """All published tables under a root."""
 
     files: Files
 
     @classmethod
     def at(cls, root: str) -> State:
-        """Open the state at an address, with the default connection."""
+        """Open the state at an address with the default connection settings."""
         return cls(Files(root))
 
     @classmethod
     def of(cls, config: Config) -> State:
-        """Open the state of a configuration."""
+        """Open the state that a configuration specifies."""
         return cls(Files(config.state, config.state_settings()))
 
     def start(self, group: str, asset: str, run_date: date, clock: Clock) -> TableRun:
-        """Start a run in an unused directory. Run ids sort by time."""
+        """Start a run in a new directory. When run ids are sorted, they are in the order of time."""
         return TableRun(group, asset, run_date, f"{clock.now():%Y%m%dT%H%M%SZ}-{clock.sequence_number():016x}{uuid.uuid4().hex[:4]}")
 
     def publish(self, run: TableRun, receipt: Receipt, listed: Sequence[FileStat] | None = None) -> PublishedTable:
-        """Publish a run as the current table of its date.
+        """Publish a run, which becomes the current one of its date.
 
         Args:
-            listed: All files of the run, if just listed by the caller, to save a request.
+            listed: All files of the run, if the caller has just listed them. This saves a request.
 
         Raises:
-            StateError: If a balance fails or a part is missing. The run is then not published.
+            StateError: If counts do not balance or a part is missing. The run is not published.
         """
         wrong = [
             f"{item.name}: expected {item.expected:,}, found {item.found:,}" for item in receipt.balances if item.expected != item.found
@@ -141,7 +142,7 @@ class State:
         self.files.replace(f"{run.path}/{RECEIPT}", content)
         pointer = json.dumps({"run_id": run.run_id, "receipt_sha256": sha256}).encode()
         is_first = not any(other.run_date == run.run_date for other in index.entries.values() if other.run_id != run.run_id)
-        # Conditional, so that a delayed put does not replace a newer pointer.
+        # The replacement is conditional, so that a delayed put does not undo a newer publication.
         partition = partition_path(run.group, run.asset, run.run_date)
         self.files.change(f"{partition}/{CURRENT}", lambda _: pointer, ABSENT if is_first else None)
         index = self._add_entry(run, make_entry(receipt, sha256, is_there=True), index)
@@ -150,9 +151,9 @@ class State:
         return PublishedTable(run.path, receipt)
 
     def compact(self, group: str, asset: str, entries: Entries) -> None:
-        """Compact the small runs of a cumulative table, at most `MAX_COMPACTIONS` times.
+        """Compact the small runs of a cumulative table, up to `MAX_COMPACTIONS` times.
 
-        Compaction is optional: if it fails, a warning is logged and the runs are read one by one.
+        If this fails, a warning is logged, and the runs are read from their own files.
         """
         import pyarrow as pa  # slow to import, and not needed for reading
 
@@ -160,7 +161,7 @@ class State:
             runs = self._finished_runs(group, asset, entries)
             for _ in range(MAX_COMPACTIONS):
                 listed = compaction.read_list(self.files, group, asset)
-                # Another process may have published and compacted in the meantime.
+                # Another process may have published and compacted runs in the meantime.
                 runs = self.history(group, asset) if listed.has_other_runs(runs) else runs
                 if compaction.compact(self.files, runs, listed) is None:
                     break
@@ -168,21 +169,24 @@ class State:
             _log.warning("%s/%s: its small runs were not compacted: %s", group, asset, error)
 
     def current(self, group: str, asset: str, run_date: date) -> PublishedTable | None:
-        """Return the table of a run date, verified against its receipt, or None if unpublished.
+        """Open the current table of a run date, and check that it is complete.
+
+        Returns:
+            The table, or None if none was published for the date.
 
         Raises:
-            StateError: If something is missing, incomplete or of a newer schema version.
+            StateError: If part of it is missing, or it was written by a newer release.
         """
         partition = partition_path(group, asset, run_date)
         pointer = self._pointer(partition)
         return self._read(f"{partition}/{pointer[0]}", pointer[1], CURRENT) if pointer is not None else None
 
     def require(self, group: str, asset: str, run_date: date) -> PublishedTable:
-        """Return the table of a run date.
+        """Open the current table of a run date, which must exist.
 
         Raises:
-            StateError: If the table does not exist (the message contains the command that publishes
-                it), or for the reasons given in `current`.
+            StateError: If the table was not published, or for the reasons given in `current`. The
+                message contains the command that publishes it.
         """
         found = self.current(group, asset, run_date)
         if found is None:
@@ -192,9 +196,10 @@ class State:
         return found
 
     def history(self, group: str, asset: str) -> tuple[PastRun, ...]:
-        """Return all finished runs of all dates, current or not, with a single read of the index.
+        """Return all finished runs of all dates, whether they are current or not.
 
-        Runs are ordered by date, and within a date by start.
+        This takes a single request, which reads the index. The runs are ordered by date and, within
+        a date, by their start.
 
         Raises:
             StateError: If the index is damaged.
@@ -209,35 +214,37 @@ class State:
         return tuple(sorted(finished, key=lambda run: (run.run_date, run.run_id)))
 
     def segments(self, runs: Sequence[PastRun], *, complete: bool = False) -> Segments:
-        """Find the files that contain the rows of these runs. See `state.compaction`."""
+        """Find the files that contain the rows of these runs, see `state.compaction`."""
         return compaction.find_segments(self.files, runs, complete=complete)
 
     def segment_files(self, runs: Sequence[PastRun]) -> list[SegmentFile]:
-        """Return the files of `segments`."""
+        """Return the files that contain the rows of these runs."""
         return self.segments(runs).files()
 
     def paths(self, runs: Sequence[PastRun], side: str | None = None) -> list[str]:
-        """Return the paths of `segments`."""
+        """Return the paths of the files that contain the rows of these runs."""
         return self.segments(runs).paths(side)
 
     def open(self, run: PastRun) -> PublishedTable:
-        """Open the table of a run, and verify its receipt against the index."""
+        """Open the table of a run, and check that its receipt matches the index."""
         return self._read(run.path, run.entry.receipt_sha256, INDEX)
 
     def runs(self, group: str, asset: str) -> Iterator[PublishedTable]:
-        """Yield every finished run as an opened table, with a few requests per run.
+        """Open every finished run, which takes a few requests for each.
 
-        Prefer `history`, which needs only one request in total.
+        If possible, use `history` instead, which takes a single request for all runs.
         """
         return map(self.open, self.history(group, asset))
 
     def dates(self, group: str, asset: str) -> list[date]:
-        """Return the run dates that have a finished run, oldest first."""
+        """Return all dates with a finished run, in ascending order."""
         return sorted({run.run_date for run in self.history(group, asset)})
 
     def latest(self, group: str, asset: str, before: date | None = None) -> PublishedTable | None:
-        """Return the table of the newest run date, or None. With `before`, the date is strictly
-        earlier.
+        """Open the current table of the newest run date.
+
+        Args:
+            before: If given, only consider dates before this one.
         """
         for day in reversed(self.dates(group, asset)):
             if before is None or day < before:
@@ -247,7 +254,9 @@ class State:
         return None
 
     def verify(self, table: PublishedTable) -> None:
-        """Verify the bytes of every part, for tables that determine deletions.
+        """Read all parts of a table and verify their SHA-256.
+
+        Use this for tables that determine which files are deleted.
 
         Raises:
             StateError: If a part is missing or damaged. The message contains its path.
@@ -261,13 +270,14 @@ class State:
                 )
 
     def prune(self, keep_days: int, clock: Clock, protected: Sequence[str] = (), used: Collection[str] = ()) -> list[str]:
-        """Delete non-current runs older than `keep_days`, and old replaced segments.
+        """Delete old runs that are no longer current, and old segments that were replaced.
 
-        Assets in `protected` are kept, because cumulative tables consist of their old runs. Only
-        groups directly under the root are pruned, which excludes verification marks.
+        Only groups directly under the root are pruned, which excludes verification marks.
 
         Args:
-            used: Ids of further runs to keep.
+            keep_days: Keep everything that is not older than this number of days.
+            protected: Assets to keep, because cumulative tables consist of old runs.
+            used: Ids of more runs to keep.
 
         Returns:
             The deleted directories.
@@ -283,10 +293,11 @@ class State:
         return removed
 
     def find_index_errors(self) -> list[str]:
-        """Return a message for each difference between indexes, receipts and compacted segments.
+        """Compare indexes with receipts, and check compacted segments. This reads every receipt.
 
-        Every receipt is read. A damaged index results in one message. A missing index results in
-        none, because the next reader rebuilds it.
+        Returns:
+            A message for each difference and for each damaged index. A missing index is not
+            reported, because the next reader rebuilds it.
         """
         found: list[str] = []
         for group, asset in self._assets():
@@ -308,11 +319,11 @@ class State:
         return found
 
     def repair(self) -> list[str]:
-        """Rebuild existing indexes from the receipts, and clear damaged lists of compacted
-        segments.
+        """Rebuild indexes from receipts, and clear lists with damaged compacted segments.
 
-        Only groups directly under the root are repaired. If the index is readable, entries without
-        a receipt are kept, because their runs may still be published.
+        Only groups directly under the root are repaired. Missing indexes are not created. If an
+        index is readable, entries without a receipt are kept, because their runs may be in
+        progress.
 
         Returns:
             The paths of the changed files.
@@ -342,7 +353,7 @@ class State:
         return changed
 
     def _add_entry(self, run: TableRun, entry: IndexEntry, seen: IndexContent | None = None) -> IndexContent:
-        """Add or replace a run entry, and mark pending runs that have since been published."""
+        """Add or replace the entry of a run, and update entries of runs published since."""
 
         def with_entry(entries: Entries) -> Entries:
             return {**{run_id: self._settle_entry(run, other) for run_id, other in entries.items()}, entry.run_id: entry}
@@ -357,9 +368,9 @@ class State:
         return other.model_copy(update={"is_published": self._receipt_sha256(path) == other.receipt_sha256})
 
     def _create_index(self, index: Index, group: str, asset: str) -> Entries:
-        """Build the entries of a state without an index, and store them if the state is writable.
+        """Create an index that is missing. Without write permission, only return its entries.
 
-        The state was written by a release before 0.3, or lost its index.
+        The index may have been lost, or the state may have been written before release 0.3.
         """
         entries = self._from_receipts(group, asset)
         if not entries:
@@ -411,7 +422,12 @@ class State:
             ) from None
 
     def _pointer(self, partition: str) -> tuple[str, str] | None:
-        """Return the current run id of a partition and its receipt's SHA-256, or None."""
+        """Read `current.json` of a partition.
+
+        Returns:
+            The id of the current run and the SHA-256 of its receipt, or None if the file is
+            missing.
+        """
         try:
             pointer = parse_json(self.files.read(f"{partition}/{CURRENT}"))
             return pointer["run_id"], pointer["receipt_sha256"]
@@ -466,14 +482,14 @@ class State:
                 )
 
     def _prune_segments(self, group: str, asset: str, keep_days: int) -> list[str]:
-        # A reader that started before a segment was replaced may still use it.
+        # Readers that started before a segment was replaced may still be using it.
         old = compaction.take_replaced(self.files, group, asset, datetime.now(UTC) - timedelta(days=max(keep_days, 1)))
         for path in old:
             self.files.delete_directory(path)
         return old
 
     def _used_listings(self, group: str) -> frozenset[str]:
-        """Return the run ids of earlier listings that current runs use instead of their own."""
+        """Return the ids of runs whose listings other current runs use instead of their own."""
         asset, found = StorageInventorySummary.TABLE, set[str]()
         for day in self.dates(group, asset):
             try:
@@ -486,9 +502,9 @@ class State:
         return frozenset(found)
 
     def _prune(self, group: str, asset: str, limit: float, used: Collection[str]) -> list[str]:
-        """Remove old runs from the index first and then delete their directories.
+        """Delete old runs.
 
-        A partly deleted run then affects no reader.
+        They are removed from the index first, so that readers do not see partly deleted runs.
         """
         old: list[str] = []
         used = {*used, *(self._used_listings(group) if asset == StorageInventorySummary.TABLE else ())}
@@ -515,7 +531,7 @@ class State:
 
 
 def _start_time(run_id: str) -> float | None:
-    """Return the run start in seconds since 1970, or None if the name is not a run id."""
+    """Parse the start of a run from its id, in seconds since 1970. None for any other name."""
     try:
         return datetime.strptime(run_id.partition("-")[0] + "+0000", "%Y%m%dT%H%M%SZ%z").timestamp()
     except ValueError:

@@ -1,4 +1,4 @@
-"""Find the rows of a storage inventory, which may be in the table of an earlier run."""
+"""Find the rows of a storage inventory, which may have been published by an earlier run."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from gc_assets.state.summaries import StorageInventorySummary
 
 
 def open_listing(state: State, inventory: PublishedTable) -> PublishedTable:
-    """Return the `storage_inventory` run that contains the rows of a published inventory.
+    """Open the listing that a published inventory uses, which may be the inventory itself.
 
     Raises:
-        StateError: If that run was removed from the state, or is damaged.
+        StateError: If it is an earlier run that is damaged or was removed from the state.
     """
     earlier = inventory.summary(StorageInventorySummary).earlier
     if earlier is None:

@@ -1,4 +1,4 @@
-"""State files on a local disk or a mounted file system."""
+"""Store the state on a local disk or a mounted file system."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from gc_assets.core.moments import from_timestamp
 from gc_assets.core.regular_files import NEVER_WAIT, read_regular, require_regular
 from gc_assets.state.backend import FileStat, outlives_process
 
-# The entry was removed during the listing, or is a dangling link.
+# These errors mean that an entry was removed during the listing, or is a dangling link.
 _MISSING: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 
 
 @dataclass(frozen=True, slots=True)
 class LocalFiles:
-    """Files under an absolute path, with a lock file per file to serialise conditional writers."""
+    """The files under an absolute path. Conditional writers of a file wait for its lock file."""
 
     root: str
 
@@ -79,13 +79,13 @@ class LocalFiles:
         return "a file lock lets exactly one of several writers succeed"
 
     def free_bytes(self) -> int | None:
-        # A missing state would be created in its nearest existing ancestor directory.
+        # If the state does not exist yet, it would be created in the nearest existing directory.
         root = next(path for path in (Path(self.root), *Path(self.root).parents) if path.is_dir())
         found = os.statvfs(root)
         return found.f_bavail * found.f_frsize
 
     def missing_directories(self) -> Sequence[Path]:
-        """Return the root and its parents that do not exist, innermost first."""
+        """Return the root and those of its parents that do not exist, beginning with the root."""
         return _missing(Path(self.root))
 
     def size(self, path: str) -> int:
@@ -118,10 +118,15 @@ class LocalFiles:
 
 
 def _entries(directory: str, *, recursive: bool, above: frozenset[tuple[int, int]] = frozenset()) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield relative path and stat result of each directory entry, following links.
+    """List a directory and follow symbolic links.
 
-    A missing directory yields nothing. Entries that disappear during the listing are skipped, as
-    are links to a directory in `above` (device and inode).
+    A missing directory counts as empty. Entries that disappear during the listing are skipped.
+
+    Args:
+        above: Device and inode of the directories above. Links to them are not followed.
+
+    Yields:
+        Relative path and status of each entry.
 
     Raises:
         StateError: If a name is not UTF-8.
@@ -160,7 +165,7 @@ def _version_of(content: bytes) -> str:
 
 @contextmanager
 def _lock_path(path: Path, *, durable: bool) -> Generator[None]:
-    """Hold the exclusive lock of a path. The kernel releases it if the process dies."""
+    """Hold an exclusive lock for a path. If the process dies, the kernel releases the lock."""
     _make_directory(path.parent, durable=durable)
     lock = path.with_name(f".{path.name}.lock")
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | NEVER_WAIT, 0o644)
@@ -173,7 +178,7 @@ def _lock_path(path: Path, *, durable: bool) -> Generator[None]:
 
 
 def _make_directory(directory: Path, *, durable: bool) -> None:
-    """Create the directory and its parents. If `durable`, they survive a power failure."""
+    """Create a directory and its parents. If `durable` is True, they survive a power failure."""
     if directory.is_dir():
         return
     new = _missing(directory) if durable else ()

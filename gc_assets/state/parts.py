@@ -1,6 +1,7 @@
-"""Write Arrow batches as Parquet parts, with size and SHA-256, in the driver or in executors.
+"""Read and write the Parquet parts of tables, in the driver or in executors.
 
-Each part is built in memory and written in a single put, so readers never see a partial file.
+A part is built in memory and written with a single put, so that readers never see an incomplete
+file. Its size and SHA-256 are recorded in the receipt.
 """
 
 from __future__ import annotations
@@ -24,18 +25,23 @@ from gc_assets.state.summaries import ManifestEntriesSummary
 # Maximum rows and bytes of a part.
 PART_ROWS = 1_000_000
 PART_BYTES = 128 * 2**20
-# Maximum rows and bytes of a row group. Open row groups are uncompressed, so this bounds task
-# memory.
+# Maximum rows and bytes of a row group. An open row group is not compressed yet, so this limits the
+# memory of a task.
 GROUP_ROWS = 131_072
 GROUP_BYTES = 16 * 2**20
 
 
 @dataclass
 class PartWriter:
-    """Writer that collects batches of one schema and writes them as parts under `directory`.
+    """Collects batches and writes them as parts.
 
-    `prefix` is the side table name, or empty, and starts each part name. Part names are unique per
-    writer, so a retried task never overwrites the first attempt.
+    Each writer uses unique names, so a task that is retried never overwrites its first attempt.
+
+    Attributes:
+        directory: The directory of the run, relative to the state.
+        schema: The schema of all batches.
+        prefix: The name of the side table, or "" for the main table.
+        parts: The parts that have been written.
     """
 
     files: Files
@@ -47,7 +53,7 @@ class PartWriter:
     _attempt: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Add a batch, casting its columns to the schema by name."""
+        """Add a batch. Its columns are selected by name and cast to the schema."""
         if batch.num_rows == 0:
             return
         if self._part is None:
@@ -57,7 +63,7 @@ class PartWriter:
             self._put(self._part)
 
     def close(self) -> list[PartFile]:
-        """Write the last part and return all parts, or an empty list if there were no rows."""
+        """Write the last part and return all parts. Without rows, the list is empty."""
         if self._part is not None:
             self._put(self._part)
         return self.parts
@@ -73,7 +79,7 @@ class PartWriter:
 
 
 class _OpenPart:
-    """Part under construction, written row group by row group."""
+    """A part that is still being written, one row group at a time."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self.rows = 0
@@ -100,7 +106,7 @@ class _OpenPart:
             self._end_group()
 
     def close(self) -> pa.Buffer:
-        """Complete the part and return it."""
+        """Complete the part and return its content."""
         self._end_group()
         self._writer.close()
         return self._sink.getvalue()
@@ -113,10 +119,10 @@ class _OpenPart:
 
 
 def _repeating(schema: pa.Schema) -> bool | list[str]:
-    """Return the columns for dictionary encoding: all except hashes, which do not repeat.
+    """Return the columns to dictionary-encode. Hashes are left out, because they do not repeat.
 
-    Nested columns have different names in Parquet, so a schema with nested columns returns True
-    (all).
+    Columns cannot be selected if some of them are nested, because Parquet then uses other names. In
+    this case, True selects all columns.
     """
     names = [field.name for field in schema if not field.name.endswith("_hash")]
     is_flat = not any(pa.types.is_nested(field.type) for field in schema)
@@ -124,9 +130,9 @@ def _repeating(schema: pa.Schema) -> bool | list[str]:
 
 
 def read_parts(files: Files, paths: list[str], schema: pa.Schema, columns: list[str] | None = None) -> pa.Table:
-    """Read Parquet parts into memory. The caller ensures that they are small.
+    """Read Parquet parts into memory. The caller has to make sure that they are small.
 
-    Columns that are missing from older parts are filled with null.
+    If a part was written before a column was added, the column is null.
 
     Raises:
         StateError: If the checksum of a part is wrong.
@@ -138,7 +144,7 @@ def read_parts(files: Files, paths: list[str], schema: pa.Schema, columns: list[
 
 
 def read_verified(files: Files, directory: str, part: PartFile) -> bytes:
-    """Read the bytes of a part.
+    """Read the bytes of a part and verify their SHA-256.
 
     Raises:
         StateError: If the bytes differ from the published ones.
@@ -152,15 +158,15 @@ def read_verified(files: Files, directory: str, part: PartFile) -> bytes:
 def open_part(content: bytes, read_dictionary: Sequence[str] = ()) -> pq.ParquetFile:
     """Open the bytes of a part.
 
-    Reading its rows raises `OSError` if the checksum of a page is wrong. Without this check, one
-    flipped bit in an uncompressed hash would result in another hash, and a live file would be
-    treated as garbage. Parts of gc-assets 0.3 and older have no checksums.
+    Page checksums are verified, so reading damaged rows raises `OSError`. Otherwise, a single
+    flipped bit could turn a hash into another one, and a live file would be treated as garbage.
+    Parts written by release 0.3 and earlier do not have checksums.
     """
     return pq.ParquetFile(pa.BufferReader(content), read_dictionary=list(read_dictionary), page_checksum_verification=True)
 
 
 def describe_damage(path: str, error: Exception) -> str:
-    """Return a message for a part that cannot be decoded."""
+    """Explain that a part cannot be decoded, and what the user can do about it."""
     if f"/{COMPACTED_SEGMENTS}/" in path:
         return f"{path} is damaged ({error}). Run `gc-assets doctor --repair`, which discards this copy, and start the run again."
     if f"/{ManifestEntriesSummary.TABLE}/" not in path:
@@ -176,7 +182,7 @@ def _read_part(path: str, content: bytes, wanted: pa.Schema) -> pa.Table:
     source = open_part(content)
     missing = missing_columns(source.schema_arrow, wanted)
     try:
-        # Threads cost more than they save for the few rows of a small part.
+        # Small parts have few rows, for which threads would cost more time than they save.
         rows = source.read([name for name in wanted.names if name not in missing], use_threads=False)
     except OSError as error:
         raise StateError(describe_damage(path, error)) from error
@@ -184,14 +190,12 @@ def _read_part(path: str, content: bytes, wanted: pa.Schema) -> pa.Table:
 
 
 def missing_columns(found: pa.Schema, wanted: pa.Schema) -> set[str]:
-    """Return the added columns missing from a part written by an older release."""
+    """Return columns that a part lacks because it was written by an older release."""
     return {field.name for field in wanted if is_added_column(field)} - set(found.names)
 
 
 def add_missing_columns(rows: pa.Table | pa.RecordBatch, wanted: pa.Schema) -> pa.Table | pa.RecordBatch:
-    """Return the rows with the columns of a schema, in schema order. Missing added columns are
-    null.
-    """
+    """Convert rows to a schema. Columns that were added in a later release are filled with null."""
     if rows.schema.equals(wanted):
         return rows
     arrays = [

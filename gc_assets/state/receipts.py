@@ -1,4 +1,4 @@
-"""Receipts of published tables: parts, counts and inputs."""
+"""Define the receipts of published tables, which list their parts, counts and inputs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class _Model(BaseModel):
 
 
 class PartFile(_Model):
-    """Parquet file of a table. `name` is relative to the run directory."""
+    """A Parquet file of a table. Its name is relative to the directory of the run."""
 
     name: str
     rows: int
@@ -27,7 +27,7 @@ class PartFile(_Model):
 
 
 class Balance(_Model):
-    """Completeness check that compares an expected with an actual count."""
+    """A check for completeness, which compares an expected with an actual count."""
 
     name: str
     expected: int
@@ -35,16 +35,16 @@ class Balance(_Model):
 
 
 class Receipt(RenamedKeys, _Model):
-    """Receipt of a published table.
+    """The receipt of a published table.
 
     Attributes:
-        digest: Sum of the row hashes modulo 2^64, independent of row order.
-        side: Side tables of the run by directory name. Readers of the main table skip these
+        digest: Sum of the row hashes modulo 2^64, which does not depend on the order of rows.
+        side: Side tables of the run by directory name. Readers of the main table ignore these
             directories.
-        inputs: References to the input tables, by path.
-        balances: Completeness checks.
-        summary: Stage statistics, see `summaries.py`.
-        unsafe: Safety limits lowered by the environment.
+        inputs: References to the receipts of input tables, by path.
+        balances: Checks for completeness.
+        summary: Statistics of the stage, see `summaries.py`.
+        unsafe: Safety limits that the environment has lowered.
     """
 
     RENAMED: ClassVar = {"facts": "summary"}
@@ -69,20 +69,20 @@ class Receipt(RenamedKeys, _Model):
 
     @property
     def owner(self) -> str:
-        """Lake or storage that owns the table. Verification marks have a separate group."""
+        """The lake or storage that owns the table, even if the table is part of a verification mark."""
         return self.group.rpartition("/")[2]
 
     @property
     def parts(self) -> tuple[PartFile, ...]:
-        """Parquet files of the table and its side tables."""
+        """All Parquet files, including files of side tables."""
         return (*self.files, *(part for parts in self.side.values() for part in parts))
 
     @property
     def reference(self) -> str:
-        """Reference to this receipt, as written in later receipts."""
+        """The reference by which receipts of later tables refer to this one."""
         return f"{self.run_id}:{self.digest}"
 
 
 def invalid_keys(error: ValidationError) -> str:
-    """Return the invalid or missing keys of a document, for messages."""
+    """List the invalid or missing keys of a document, for messages."""
     return ", ".join(".".join(map(str, item["loc"])) for item in error.errors())

@@ -1,13 +1,15 @@
-"""Keep the directory of a storage or lake in the state when its name in `lakes.yaml` changes.
+"""Assign directories in the state to storages and lakes, even if names in `lakes.yaml` change.
 
-The state is laid out by names: `<state>/<name>/…`. `registry.json` maps these names to locations. A
-storage is identified by its location, and by the id that an apply writes to its `.gc-assets/`. A
-lake is identified by its catalog or repository. If a known location gets another name in
-`lakes.yaml`, its records keep the first name. If a name is reused for another location, the records
-of that location get a new name, such as `warehouse_2`.
+The state has a directory for each storage and lake, which is called the recorded name. The file
+`registry.json` maps recorded names to locations. A storage is identified by its location, and by
+the id that an apply writes to its `.gc-assets/` directory. A lake is identified by its catalog or
+repository.
 
-A state written by a release without this file is adopted. Each directory then belongs to the
-location in its last plan, or otherwise to the location that now has its name.
+If a known location gets a new name in `lakes.yaml`, its records keep the old name. If an old name
+is used for a different location, that location gets a new directory, such as `warehouse_2`.
+
+If the state was written by a release without this file, each directory is assigned to the location
+in its last plan. Without a plan, it belongs to the storage or lake that has its name now.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ from gc_assets.state.summaries import DeletionPlanSummary
 REGISTRY_FILE: Final = "registry.json"
 VERSION: Final = 1
 Scope = Literal["storage", "lake"]
-# Returns the id in the `.gc-assets/` of a storage (given by its name in `lakes.yaml`), or None.
+# Function that takes the name of a storage in `lakes.yaml`, and returns the id in its `.gc-assets/`
+# or None.
 ReadId = Callable[[str], str | None]
 Exists = Callable[[str], bool]
 
@@ -42,15 +45,16 @@ class _Model(BaseModel):
 
 
 class RegistryEntry(_Model):
-    """A registered storage or lake.
+    """A storage or lake in the registry.
 
     Attributes:
-        recorded_name: The directory of its records, and its name in plans and tables.
+        recorded_name: The directory of its records in the state, which is also its name in plans
+            and tables.
         names: All names that it has had in `lakes.yaml`.
-        locations: Its locations, the current one first. Empty if they are unknown.
-        spellings: Other spellings of its locations, which identify it together with a name.
-        detail: A value that distinguishes lakes of the same catalog.
-        storage_id: The id in the `.gc-assets/` of a storage, or None before the first apply.
+        locations: All of its locations, beginning with the current one. Empty if unknown.
+        spellings: Other spellings of its locations. Together with a name, they identify it.
+        detail: A value that distinguishes lakes with the same catalog.
+        storage_id: For a storage, the id in its `.gc-assets/`, or None before the first apply.
     """
 
     recorded_name: str
@@ -63,7 +67,7 @@ class RegistryEntry(_Model):
 
 
 class RegistryEvent(_Model):
-    """A change of the registry."""
+    """A change in the registry."""
 
     at: datetime
     recorded_name: str
@@ -73,7 +77,7 @@ class RegistryEvent(_Model):
 
 
 class Registry(_Model):
-    """Content of `registry.json`. Events are only added."""
+    """The content of `registry.json`. Events are only ever added."""
 
     version: int = VERSION
     entries: tuple[RegistryEntry, ...] = ()
@@ -83,14 +87,14 @@ class Registry(_Model):
         return next((entry for entry in self.entries if (entry.scope, entry.recorded_name) == (scope, recorded_name)), None)
 
     def with_entries(self, changed: Iterable[RegistryEntry], *events: RegistryEvent) -> Registry:
-        """Return a copy of the registry with these entries added or replaced, and the events added."""
+        """Return a copy in which entries are added or replaced, and events are added."""
         new = {(entry.scope, entry.recorded_name): entry for entry in (*self.entries, *changed)}
         return self.model_copy(update={"entries": tuple(new.values()), "events": (*self.events, *events)})
 
 
 @dataclass(frozen=True, slots=True)
 class ConfiguredEntry:
-    """A storage or lake of `lakes.yaml`. `location` is "" if its kind has none."""
+    """A storage or lake in `lakes.yaml`. If its kind does not have a location, `location` is ""."""
 
     scope: Scope
     name: str
@@ -101,13 +105,13 @@ class ConfiguredEntry:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """The recorded names assigned to the configured entries.
+    """The result of assigning recorded names to configured entries.
 
     Attributes:
         names: The recorded names, in the order of the configured entries.
-        changed: Entries that are new or differ from the registry.
-        notes: A message for each recorded name that differs from the name in `lakes.yaml`, or whose
-            location changed.
+        changed: Entries that are new or have to be updated in the registry.
+        notes: Messages about recorded names that differ from `lakes.yaml`, and about locations that
+            have changed.
     """
 
     names: tuple[str, ...]
@@ -116,7 +120,10 @@ class Assignment:
 
 
 def canonical_location(kind: str, address: str) -> str:
-    """Return the location of an address, with symbolic links resolved on this machine."""
+    """Convert an address to the form in which the registry stores it.
+
+    Symbolic links are resolved on this machine.
+    """
     try:
         return f"{kind}{Location.parse(address).without_links()}"
     except UsageError:
@@ -124,7 +131,11 @@ def canonical_location(kind: str, address: str) -> str:
 
 
 def spellings_of(kind: str, address: str, state_root: str) -> tuple[str, ...]:
-    """Return spellings that do not change if a link is re-pointed, or storage and state both move."""
+    """Return spellings of an address for cases in which its canonical location changes.
+
+    One stays the same if a symbolic link gets another target, the other if storage and state move
+    together.
+    """
     try:
         parsed, state = parse_address(address), parse_address(state_root)
     except FormatError:
@@ -137,18 +148,19 @@ def spellings_of(kind: str, address: str, state_root: str) -> tuple[str, ...]:
 
 
 def spellings_of_storage(location: str, state_root: str) -> tuple[str, ...]:
-    """Return a spelling, with links resolved, that does not change if storage and state both move.
+    """Return a spelling that stays the same if storage and state move together.
 
-    Two locations never share it unless the state itself has moved.
+    Symbolic links are resolved. Unless the state itself has moved, no two locations have the same
+    spelling.
     """
     return spellings_of("", canonical_location("", location), canonical_location("", state_root))[1:]
 
 
 def read_registry(state: State) -> Registry:
-    """Read `registry.json`, or adopt the directories of a state without it.
+    """Read `registry.json`. If it does not exist, derive its content from the state's directories.
 
     Raises:
-        StateError: If the file is damaged, or of a newer release.
+        StateError: If the file is damaged or was written by a newer release.
     """
     try:
         content = state.files.read(REGISTRY_FILE)
@@ -158,7 +170,7 @@ def read_registry(state: State) -> Registry:
 
 
 def parse_registry(state: State, content: bytes) -> Registry:
-    """Parse the content of `registry.json`. Raises `StateError` as `read_registry` does."""
+    """Parse the content of `registry.json`. Raises the same errors as `read_registry`."""
     path = f"{state.files.root}/{REGISTRY_FILE}"
     try:
         found = Registry.model_validate_json(content)
@@ -173,7 +185,7 @@ def parse_registry(state: State, content: bytes) -> Registry:
 
 
 def change_registry(state: State, change: Callable[[Registry], Registry]) -> None:
-    """Replace `registry.json` atomically by the result of `change`, which may be called again."""
+    """Change `registry.json` atomically. If another process is faster, `change` is called again."""
     adopted = read_registry(state)
 
     def edit(content: bytes | None) -> bytes:
@@ -187,9 +199,10 @@ def assign(configured: Sequence[ConfiguredEntry], registry: Registry, exists: Ex
     """Assign a recorded name to every configured entry.
 
     Args:
-        configured: The storages and lakes of `lakes.yaml`.
-        exists: Returns True if the state has a directory with a name.
-        read_id: Returns the id of a storage. Called for storages whose location is not recorded.
+        configured: The storages and lakes in `lakes.yaml`.
+        exists: Returns True if the state has a directory with this name.
+        read_id: Reads the id of a storage. It is only called for storages whose location is not in
+            the registry.
 
     Raises:
         GcError: If an id cannot be read.
@@ -238,7 +251,7 @@ def _describe_reuse(item: ConfiguredEntry, other: RegistryEntry, name: str) -> s
 
 
 def with_configured_entry(before: RegistryEntry, item: ConfiguredEntry) -> RegistryEntry:
-    """Return the entry updated with the name and location in `lakes.yaml`."""
+    """Update a registry entry with the name and location in `lakes.yaml`."""
     names = before.names if item.name in before.names else (*before.names, item.name)
     locations = before.locations
     if item.location and before.locations[:1] != (item.location,):
@@ -256,7 +269,7 @@ def _unused_name(name: str, taken: AbstractSet[str], exists: Exists) -> str:
 
 
 class _Matching:
-    """Matches configured entries with registry entries, using the strongest evidence first."""
+    """Matches configured entries with registry entries, beginning with the strongest evidence."""
 
     def __init__(self, items: Iterable[ConfiguredEntry], entries: Iterable[RegistryEntry]) -> None:
         self._items, self._entries = list(items), list(entries)
@@ -275,7 +288,13 @@ class _Matching:
         return self._found
 
     def _match_locations(self, *, current: bool, with_detail: bool, with_name: bool) -> None:
-        """Match entries by address. With `current`, only the latest recorded address is compared."""
+        """Match entries by address.
+
+        Args:
+            current: If True, only compare the current address in the registry, not earlier ones.
+            with_detail: If True, the value of `detail` must be equal as well.
+            with_name: If True, a name must be equal as well.
+        """
 
         def key(address: str, detail: str, name: str) -> Hashable:
             return address, detail if with_detail else "", name if with_name else ""
@@ -298,7 +317,7 @@ class _Matching:
     def _match(
         self, keys_of_item: Callable[[ConfiguredEntry], Iterable[Hashable]], keys_of_entry: Callable[[RegistryEntry], Iterable[Hashable]]
     ) -> None:
-        """Match entries that share a key, if no other entry has the same key."""
+        """Match entries that have a key in common, provided that the key is unique on both sides."""
         items: dict[tuple[Scope, Hashable], list[ConfiguredEntry]] = {}
         entries: dict[tuple[Scope, Hashable], list[RegistryEntry]] = {}
         for item in self._items:
@@ -317,16 +336,17 @@ class _Matching:
 
 
 def _may_follow_name(entry: RegistryEntry) -> bool:
-    """Return True if an entry may be matched by name only, because its location is unknown.
+    """Return True if an entry may be matched by name alone, because its location is unknown.
 
-    This is the case for lakes of an adopted state. With a known location, another location under
-    the same name may be another storage, because several configurations can share a state.
+    For example, a state without a registry does not contain the locations of its lakes. If the
+    location is known, the name is not enough, because several configurations can have the same
+    state and use a name for different storages.
     """
     return not entry.locations
 
 
 def _adopt(state: State) -> Iterator[RegistryEntry]:
-    """Yield the storages and lakes of a state that has no registry yet."""
+    """Yield entries for the storages and lakes in a state that does not have a registry yet."""
     for name in state.files.directories(""):
         tables = set(state.files.directories(name))
         if LAKE_REFS.name in tables:
@@ -342,7 +362,7 @@ def _adopt(state: State) -> Iterator[RegistryEntry]:
 
 
 def _last_location(state: State, storage_name: str) -> str | None:
-    """Return the location of a storage in its last plan, or None if no plan is readable."""
+    """Look up the location of a storage in its last plan. Returns None without a readable plan."""
     try:
         plans = state.history(storage_name, DELETION_PLAN.name)
         return state.open(plans[-1]).summary(DeletionPlanSummary).header.location if plans else None

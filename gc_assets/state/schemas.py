@@ -1,7 +1,7 @@
-"""Published tables shared by all lakes and storages: columns, keys and layout version.
+"""Define the published tables that all kinds of lakes and storages share.
 
-Times are UTC timestamps in microseconds. Sizes are bytes. Column names are a public contract,
-because any Parquet reader can use the tables.
+Times are UTC timestamps in microseconds, and sizes are in bytes. Column names are a public
+contract, because users can read the tables with any Parquet reader.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from gc_assets.state.columns import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# Layout version of the state, in every receipt. 2: keys renamed in release 0.4, e.g. `facts` ->
-# `summary` in receipts. Version 1 (releases up to 0.3) is still read. An earlier release rejects a
-# newer version and asks for an upgrade.
+# The version of the layout, which every receipt contains. In version 2, release 0.4 renamed keys,
+# for example `facts` to `summary` in receipts. Version 1, written by releases up to 0.3, can still
+# be read. Earlier releases reject a newer version and ask the user to upgrade.
 SCHEMA_VERSION: Final = 2
 
 
 @dataclass(frozen=True)
 class Table:
-    """Definition of a published table.
+    """The definition of a published table.
 
     Attributes:
-        scope: Owner of the table: `lake` or `storage`.
-        key: Columns that identify a row.
-        by_apply: True if the table is written only by plan execution.
+        scope: `lake` or `storage`, depending on what the table belongs to.
+        key: The columns that identify a row.
+        by_apply: True if only the execution of plans writes the table.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Table:
 
     @cached_property
     def schema(self) -> pa.Schema:
-        """Arrow schema of the columns, with their descriptions as metadata."""
+        """The Arrow schema, which contains the descriptions of columns as metadata."""
         from gc_assets.state.arrow_types import schema_of  # slow to import, and not needed by commands that show no rows
 
         return schema_of(*self.columns)
@@ -359,7 +359,8 @@ DELETION_LOG = table(
     by_apply=True,
 )
 
-# In run order. Tables of a single lake kind are declared in the package of that kind.
+# In the order in which a run publishes them. If only one kind of lake has a table, the package of
+# that kind defines it.
 SHARED_TABLES: Final = (
     POLICY_TABLE,
     CURRENT_RULES,

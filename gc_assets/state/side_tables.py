@@ -1,8 +1,8 @@
-"""Directories and schemas of side tables, grouped by main table.
+"""Define the directories and schemas of side tables, in the order of their main tables.
 
-A side table is published with the receipt of its main table, in a subdirectory of the run. The
-leading underscore hides the subdirectory from generic Parquet readers. Scratch side tables exist
-only while a run computes its table.
+A side table is stored in a subdirectory of the main table's run, and published with the same
+receipt. The name of the subdirectory begins with an underscore, so that generic Parquet readers
+ignore it. Side tables marked as scratch exist only while a run computes the main table.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ UNCOMMITTED: Final = schema_of(
 
 # --- commit_graph ---
 
-# Sources of a graph, if they have digests. Schema: `SOURCES`.
+# The sources that a graph was read from, if they have digests. Schema: `SOURCES`.
 READ_FROM_SIDE: Final = "_read_from"
 # Scratch: commits read by the driver for the executors. Schema: `COMMIT_GRAPH`.
 DRIVER_COMMITS_SIDE: Final = "_passed_on"
@@ -90,8 +90,8 @@ CONTAINERS: Final = schema_of(
     column("files", LONG, "Number of its rows in `HASHES_SIDE`.", since="0.4"),
 )
 
-# File entries that are needed if their container is live, in the order of the entries. A row takes
-# about 10 bytes, because strings repeat.
+# File entries that are needed if their container is live, in the original order. Because strings
+# repeat, a row takes only about 10 bytes.
 HASHES_SIDE: Final = "_hashes"
 HASHES: Final = schema_of(
     column("container", STRING, "Address of the container that names the file."),
@@ -137,14 +137,14 @@ UNREADABLE_CONTAINERS: Final = pa.schema(
     ]
 )
 
-# Addresses in unreadable containers that begin with the name of an unknown prefix.
+# Addresses in unreadable containers that use the name of an unknown prefix.
 UNRESOLVED_SIDE: Final = "_unresolved"
 UNRESOLVED: Final = schema_of(
     column("container", STRING, "Address of the container."),
     column("address", STRING, "Address as the container spells it."),
 )
 
-# Locations found in table metadata that could not be decoded.
+# Locations that were found in table metadata although it could not be decoded.
 UNREAD_LOCATIONS_SIDE: Final = "_unread_locations"
 UNREAD_LOCATIONS: Final = schema_of(
     column("container", STRING, "Address of the metadata."),
@@ -153,25 +153,25 @@ UNREAD_LOCATIONS: Final = schema_of(
     column("key", STRING, "Its key in the storage."),
 )
 
-# Scratch: pending containers of one level, one part per task.
+# Scratch: containers of one level that are still to be decoded, with one part for each task.
 TASKS_SIDE: Final = "_tasks"
 TASKS: Final = pa.schema([field for field in EDGES if field.name not in {"container", "container_size_bytes"}])
 
-# Symbolic links that the keys of a table depend on. Also published with `lake_refs`.
+# Symbolic links that the keys of a table depend on. `lake_refs` has this side table as well.
 LINKS_SIDE: Final = "_links"
 LINKS: Final = schema_of(
     column("directory", STRING, "A local directory outside all storages, as addresses spell it."),
     column("target", STRING, "Its real directory when the table was made."),
 )
 
-# Scratch: containers whose entries are dropped from compacted segments.
+# Scratch: containers whose entries are removed from compacted segments.
 DEAD_CONTAINERS_SIDE: Final = "_dead"
 DEAD_CONTAINERS: Final = pa.schema([CONTAINERS.field("container")])
 
 # --- potential_commits (lakeFS) ---
 
-# Range properties derived from the commits that contain the range. `classes` are the branches named
-# by a lifecycle rule, and one class for all other branches.
+# Properties of ranges, derived from the commits that contain them. Each branch named by a lifecycle
+# rule is a class of its own, and all other branches form another class.
 RANGES_SIDE: Final = "_ranges"
 RANGES: Final = pa.schema(
     [
@@ -184,7 +184,7 @@ RANGES: Final = pa.schema(
     ]
 )
 
-# Ranges of the heads of branches, if lifecycle rules delete paths by commits.
+# The ranges of branch heads, if lifecycle rules delete paths by commits.
 HEADS_SIDE: Final = "_heads"
 HEADS: Final = pa.schema([("branch", pa.string()), ("container", pa.string())])
 
@@ -195,17 +195,17 @@ EDITS_SIDE: Final = "_edits"
 
 # --- live_files ---
 
-# Files that are referenced but not live, or outside all storages. Schema: `LIVE_FILES`. Files in
-# `LIFECYCLE_SIDE` are released by lakeFS lifecycle rules although retained commits reference them.
+# Files that are referenced but not live, or outside of all storages. Schema: `LIVE_FILES`. Retained
+# commits still reference the files in `LIFECYCLE_SIDE`, but lakeFS lifecycle rules release them.
 EXPIRED_SIDE: Final = "_expired"
 DANGLING_SIDE: Final = "_dangling"
 LIFECYCLE_SIDE: Final = "_lifecycle"
 EXTERNAL_SIDE: Final = "_external"
 ROUTED_SIDES: Final = (EXPIRED_SIDE, DANGLING_SIDE, LIFECYCLE_SIDE, EXTERNAL_SIDE)
-# Files referenced by a commit but not live.
+# Files that a commit references but that are not live.
 RELEASED_SIDES: Final = (EXPIRED_SIDE, DANGLING_SIDE, LIFECYCLE_SIDE)
 
-# External addresses that may be other names of objects in storages (docs/safety.md).
+# External addresses that may be other names for objects in a storage, see docs/safety.md.
 UNKNOWN_ADDRESSES_SIDE: Final = "_unknown_addresses"
 UNKNOWN_ADDRESSES: Final = schema_of(
     column("address", STRING, "Address as the lake spells it."),
@@ -217,8 +217,8 @@ UNKNOWN_ADDRESSES: Final = schema_of(
     column("reason", STRING, "Why the address may be another name of an object in a storage."),
 )
 
-# Live metadata objects expected in the inventory, with the decoded length. `etag` and `digest`
-# identify the decoded objects; several values are joined by `IDENTITY_SEPARATOR`.
+# Live metadata objects that the inventory must contain, with the decoded length. The decoded object
+# is identified by `etag` and `digest`. Several values are joined by `IDENTITY_SEPARATOR`.
 IDENTITY_SEPARATOR: Final = "\x1f"
 METADATA_SIDE: Final = "_metadata"
 METADATA: Final = pa.schema(
@@ -232,13 +232,13 @@ METADATA: Final = pa.schema(
         ("digest", pa.string()),
     ]
 )
-# Live files that may be absent, e.g. a version hint or statistics. Schema: `METADATA`.
+# Live files that may be absent, such as a version hint or statistics. Schema: `METADATA`.
 OPTIONAL_SIDE: Final = "_optional"
-# Live metadata objects that are missing and were never decoded, so their files are unknown. Schema:
-# `METADATA`.
+# Live metadata objects that are missing and were never decoded. The files that they reference are
+# unknown. Schema: `METADATA`.
 UNKNOWN_SIDE: Final = "_unknown"
 
-# Content roots with their rank, the commit that needs them, and their parent container.
+# Content roots, with their rank, a commit that needs them, and their parent container.
 ROOTS: Final = pa.schema(
     [
         *CONTENT_ROOT,
@@ -248,11 +248,11 @@ ROOTS: Final = pa.schema(
         pa.field("parent", pa.string()),
     ]
 )
-# Content roots of unreadable tables. `in_full` is true if all containers under the root were known
-# when the row was recorded.
+# Content roots of unreadable tables. `in_full` is true if every container under the root was known
+# when the row was written.
 UNREADABLE_ROOTS_SIDE: Final = "_sick"
 UNREADABLE_ROOTS: Final = ROOTS.append(pa.field("in_full", pa.bool_()))
-# The metadata files to which a catalog points, including former ones of earlier runs.
+# Metadata files that a catalog refers to now, and former ones that it referred to in earlier runs.
 POINTERS_SIDE: Final = "_pointers"
 POINTERS: Final = schema_of(
     TABLE_UUID,
@@ -263,11 +263,12 @@ POINTERS: Final = schema_of(
     column("former_since", TIMESTAMP, "Time of the first run whose catalog had no successor of it, otherwise null.", since="0.4"),
     column("missing_since", TIMESTAMP, "Time of the first run that missed its table, otherwise null.", since="0.4"),
 )
-# Content roots of former metadata, and of tables that left their catalog, which are not live.
+# Content roots of former metadata, and of tables that were removed from their catalog. The roots of
+# removed tables are not live.
 FORMER_ROOTS_SIDE: Final = "_former_roots"
 FORMER_ROOTS: Final = ROOTS.append(pa.field("metadata", pa.string())).append(pa.field("is_live", pa.bool_()))
 
-# Columns of a file referenced by a commit or a container.
+# Columns that describe a file referenced by a commit or a container.
 FILE_COLUMNS: Final = (
     ("storage", pa.string()),
     ("key", pa.string()),
@@ -277,9 +278,9 @@ FILE_COLUMNS: Final = (
     ("must_exist", pa.bool_()),
     ("container_size_bytes", pa.int64()),
 )
-# States of the live set: one row per known container and per directly referenced file, with the
-# commit and container that need it. `expands` is true for a container, whose entries are needed at
-# the same rank. `files` is the number of its rows in `HASHES_SIDE`; null for files.
+# The live set by container: a row for each known container and each directly referenced file, with
+# the commit and container that need it. `expands` is true for containers, whose entries are needed
+# at the same rank. `files` is the number of rows in `HASHES_SIDE`, or null for files.
 STATES_SIDE: Final = "_states"
 STATES: Final = pa.schema(
     [
@@ -293,9 +294,9 @@ STATES: Final = pa.schema(
     ]
 )
 
-# Number and bytes of files by storage (none for external files), kind, table and commit of the
-# strongest witness, and route. The route is empty for live files, otherwise the name of a side
-# table.
+# Number and size of files by storage, kind, table and commit of the strongest witness, and route.
+# The storage is null for external files. The route is empty for live files, and otherwise the name
+# of a side table.
 TOTALS_SIDE: Final = "_totals"
 TOTALS: Final = pa.schema(
     [
@@ -310,7 +311,7 @@ TOTALS: Final = pa.schema(
 )
 
 # Witnesses of live files. The smallest number is the strongest witness. If `expands` is true, the
-# entries of `container` are needed too, and must exist only if the container must.
+# witness applies to the entries of `container`, which must exist only if the container must.
 WITNESSES: Final = pa.schema(
     [
         ("witness", pa.int64()),
@@ -322,12 +323,12 @@ WITNESSES: Final = pa.schema(
         ("container_must_exist", pa.bool_()),
     ]
 )
-# Files referenced directly by commits and containers, with their witnesses.
+# Files that commits and containers reference directly, with their witnesses.
 DIRECT_FILES: Final = pa.schema([("witness", pa.int64()), *FILE_COLUMNS])
 # --- what-if ---
 
-# Scratch: containers and directly referenced files. Bit n of `live` is set if the row is live under
-# the n-th what-if policy. Bit 0 is the run itself.
+# Scratch: containers and directly referenced files. Bit n of `live` is set if the row is live in
+# the n-th scenario. Bit 0 is for the run itself.
 SCENARIO_CONTAINERS_SIDE: Final = "_below"
 SCENARIO_CONTAINERS: Final = pa.schema([("container", pa.string()), ("live", pa.int64())])
 SCENARIO_FILES_SIDE: Final = "_named"
@@ -355,17 +356,17 @@ CUTS: Final = schema_of(column("key", STRING, "A key at which the next listing o
 
 # --- orphan_files ---
 
-# Candidates that stop a plan. Schema: `ORPHAN_FILES`. Candidates in `NAMED_TWICE_SIDE` occur
-# repeatedly in a listing or report, so it is unclear which row is right. Candidates in
+# Candidates that are not planned. Schema: `ORPHAN_FILES`. Candidates in `NAMED_TWICE_SIDE` occur
+# several times in a listing or report, so it is unclear which row is right. Candidates in
 # `DEFERRED_SIDE` are claimed by tables with missing metadata, are next to damaged metadata, or are
-# metadata of views that are no longer in a catalog.
+# metadata of views that were removed from their catalog.
 FALSE_NEGATIVES_SIDE: Final = "_false_negatives"
 NEAR_MISSES_SIDE: Final = "_near_misses"
 NAMED_TWICE_SIDE: Final = "_named_twice"
 DEFERRED_SIDE: Final = "_withheld"
 STOPPED_SIDES: Final = (FALSE_NEGATIVES_SIDE, NEAR_MISSES_SIDE, NAMED_TWICE_SIDE, DEFERRED_SIDE)
 
-# The claims on the storage, so that a later run can find new ones.
+# The claims on the storage, which later runs need to detect new claims.
 CLAIMED_SIDE: Final = "_claimed"
 CLAIMED: Final = schema_of(
     column("key", STRING, "Claimed prefix, ending in `/`, or empty for the whole storage."),
@@ -374,7 +375,7 @@ CLAIMED: Final = schema_of(
     column("seen", TIMESTAMP, "Time of the first run with the claim, if `since` is not null.", since="0.4"),
 )
 
-# Tables that accepted runs have read, with the state of those no longer listed by a catalog.
+# Tables that accepted runs have read. Tables that no catalog lists any more have further values.
 DROPPED_TABLES_SIDE: Final = "_dropped_tables"
 DROPPED_COLUMNS: Final = (
     column("lake", STRING, "Lake whose catalog listed the table.", since="0.4"),
@@ -404,14 +405,14 @@ DROPPED_COLUMNS: Final = (
     column("noun", STRING, "table, or repository for a repository of a server.", since="0.4"),
 )
 DROPPED_TABLES: Final = schema_of(*DROPPED_COLUMNS)
-# Files outside the claims of dropped tables that the tables' commits named.
+# Files that commits of dropped tables reference outside the claims of these tables.
 ADOPTED_SIDE: Final = "_adopted_files"
 ADOPTED_FILES: Final = schema_of(
     column("lake", STRING, "Lake whose catalog listed the table.", since="0.4"),
     column("table_uuid", STRING, "Uuid of the table.", since="0.4"),
     column("key_hash", LONG, "Hash of the file's key.", since="0.4"),
 )
-# Views that accepted runs have read, including those no longer listed by a catalog.
+# Views that accepted runs have read, including views that no catalog lists any more.
 KNOWN_VIEWS_SIDE: Final = "_known_views"
 KNOWN_VIEWS: Final = schema_of(
     column("lake", STRING, "Lake whose catalog listed the view.", since="0.4"),
@@ -420,11 +421,11 @@ KNOWN_VIEWS: Final = schema_of(
     column("catalog", STRING, "Identity of the catalog, without secrets.", since="0.4"),
     column("gone_since", TIMESTAMP, "Time of the first accepted run that missed it; null if a catalog lists it.", since="0.4"),
 )
-# The dropped tables, as `gc-assets show` lists them.
+# The dropped tables in the form that `gc-assets show` prints.
 SHOWN_DROPPED_TABLES: Final = Table(
     "dropped_tables", "Tables that an earlier run read and no catalog lists any more.", "storage", ("lake", "table_uuid"), DROPPED_COLUMNS
 )
-# Scratch: listed files under the claims of a dropped table, by part of the listing.
+# Scratch: sums of the listed files under the claims of a dropped table, for each part of a listing.
 DROPPED_FILES: Final = pa.schema(
     [
         ("table", pa.int32()),
@@ -435,19 +436,18 @@ DROPPED_FILES: Final = pa.schema(
     ]
 )
 
-# Directories with datasets in formats that no lake kind reads.
+# Directories that contain datasets in formats which no kind of lake reads.
 FOREIGN_DATASETS_SIDE: Final = "_foreign_datasets"
 FOREIGN_DATASETS: Final = schema_of(
     column("key", STRING, "Directory, ending in `/`, or empty for the whole storage."),
     column("format", STRING, "Format of its files."),
 )
-# Scratch: the same rows with duplicates, and the properties of candidates that identify foreign
-# files.
+# Scratch: the same rows with duplicates, and the targets needed to find foreign files.
 FOUND_DATASETS_SIDE: Final = "_found_datasets"
 TARGETS_SIDE: Final = "_targets"
 TARGETS: Final = pa.schema([("target", pa.string())])
 
-# Scratch: live files under the claims of listed tables that are older than the table.
+# Scratch: live files under the claims of a listed table that are older than the table itself.
 ADOPTABLE_SIDE: Final = "_adoptable"
 ADOPTABLE: Final = pa.schema([("key_hash", pa.int64()), ("modified_us", pa.int64())])
 
@@ -457,30 +457,30 @@ REWRITTEN: Final = schema_of(
     column("etag", STRING, "ETag of the object in the inventory."),
 )
 
-# Scratch: candidates, and suspected metadata of unconfigured lakes. Schema: `CANDIDATES`.
+# Scratch: candidates, and files that may be metadata of unconfigured lakes. Schema: `CANDIDATES`.
 CANDIDATES_SIDE: Final = "_candidates"
 SUSPECTS_SIDE: Final = "_suspects"
 CANDIDATES: Final = pa.schema([*STORAGE_INVENTORY.schema, ORPHAN_FILES.schema.field("lake"), ORPHAN_FILES.schema.field("table_uuid")])
 
 # --- deletion_plan ---
 
-# Rows not executed by this plan: quarantined files that wait for a later run, and files of
-# histories that this plan does not edit. Schema: `DELETION_PLAN`.
+# Rows that this plan does not execute: quarantined files that wait for a later run, and files held
+# by histories that this plan does not edit. Schema: `DELETION_PLAN`.
 WAITING_SIDE: Final = "_waiting"
 HELD_SIDE: Final = "_held"
-# Rows that cannot succeed: objects whose deletion was denied in an apply, and keys that are too
-# long for the trash. Schema: `DELETION_PLAN`.
+# Rows that cannot succeed at present, because the store denied the same action to an earlier apply
+# or the key is too long for the trash. Schema: `DELETION_PLAN`.
 DENIED_SIDE: Final = "_denied"
 TOO_LONG_SIDE: Final = "_too_long"
-# Rows under claims of tables or lakes that have missing live files in another storage.
+# Rows under claims of tables or lakes that miss live files in another storage.
 MISSING_FILES_SIDE: Final = "_missing_files"
 LEFT_OUT_SIDES: Final = (DENIED_SIDE, TOO_LONG_SIDE, MISSING_FILES_SIDE)
 
-# History edits executed by the plan, for lakes with claims in the storage.
+# History edits that the plan executes in lakes with claims on the storage.
 EXPIRY_SIDE: Final = "_expiry"
 EXPIRY_ACTIONS: Final = schema_of(column("lake", STRING, "Lake whose history is edited."), *EXPIRY_PLAN.columns)
 
-# Unfinished multipart uploads aborted by the plan.
+# Unfinished multipart uploads that the plan aborts.
 UPLOADS_SIDE: Final = "_uploads"
 UPLOADS: Final = schema_of(
     column("key", STRING, "Canonical key of the object that the upload was to create."),

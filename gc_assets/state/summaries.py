@@ -1,7 +1,7 @@
-"""Table summaries: statistics of a stage, stored in the receipt.
+"""Define the summaries of tables, which contain statistics of a stage and are stored in receipts.
 
-Each model also reads the summaries of older releases. Values that these did not write have
-defaults, except values that determine deletions. A receipt without such a value is damaged.
+Summaries of older releases can be read too. Values that were added later have defaults, except for
+values that determine deletions. If such a value is missing, the receipt is treated as damaged.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ Amounts = dict[str, Amount]
 
 
 class Summary(RenamedKeys):
-    """Base class of table summaries.
+    """Base class of table summaries. Its own attributes are set by `publish`.
 
     Attributes:
-        requests: Number of object store requests by kind, added by `publish`.
-        requests_usd: Price of the requests in USD, or None if unknown, added by `publish`.
-        spark_jobs: Number of Spark jobs, or None if unknown, added by `publish`.
+        requests: Number of object store requests by kind.
+        requests_usd: Price of the requests in USD, or None if unknown.
+        spark_jobs: Number of Spark jobs, or None if unknown.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore", defer_build=DEFER_BUILD)
@@ -42,23 +42,23 @@ class Summary(RenamedKeys):
     spark_jobs: int | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the summary as JSON, without requests and jobs."""
+        """Return the summary as JSON, without the values that `publish` sets."""
         return self.model_dump(mode="json", exclude={"requests", "requests_usd", "spark_jobs"})
 
 
 def requests_of(summary: Mapping[str, Any]) -> Requests:
-    """Return the requests sent for a table, from its receipt summary."""
+    """Return the requests that were sent for a table, given the summary in its receipt."""
     return Requests(summary.get("requests") or {}, summary.get("requests_usd"))
 
 
 class IndexSummary(RenamedKeys):
-    """Part of a summary kept in the run index, to avoid opening receipts."""
+    """The part of a summary that the run index contains, so that receipts need not be opened."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", defer_build=DEFER_BUILD)
 
     @classmethod
     def of(cls, summary: Mapping[str, Any]) -> IndexSummary:
-        """Build the index summary from a receipt summary.
+        """Extract the index summary from the summary in a receipt.
 
         Raises:
             ValidationError: If a value is missing.
@@ -74,21 +74,24 @@ class PolicyTableSummary(Summary):
 
 
 class FreezeTime(IndexSummary):
-    """Time of a freeze, and whether it was a rehearsal."""
+    """The time of a freeze, and whether it was part of a rehearsal."""
 
     frozen_at: Moment
     rehearsal: bool
 
     def is_own_day(self, run_date: date) -> bool:
-        """Check if the freeze was on the run date itself, so that the run is not historical."""
+        """Return True if the freeze was on the run date itself, so that the run is not historical."""
         return self.frozen_at.date() == run_date
 
 
 class UnreadTable(BaseModel):
-    """Table that could not be read, with the reason.
+    """A table that could not be read.
 
-    `table_name` is None for the whole lake. `address` is the metadata address, if known.
-    `table_uuid` is the uuid in the metadata, if at least that could be read.
+    Attributes:
+        table_name: The table name, or None if the whole lake could not be read.
+        why: The reason.
+        address: Address of the metadata, if known.
+        table_uuid: The uuid in the metadata, if at least that could be read.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore", defer_build=DEFER_BUILD)
@@ -100,17 +103,19 @@ class UnreadTable(BaseModel):
 
     @property
     def identity(self) -> str | None:
-        """The uuid, or the address if the uuid is unknown, to distinguish tables of the same name."""
+        """The uuid or, if unknown, the address. Distinguishes tables with the same name."""
         return self.table_uuid or self.address
 
 
 class RepositorySummary(BaseModel):
-    """Identity of a repository, see `RepositoryIdentity` in `lakes/protocol.py`.
+    """The identity of a repository, see `RepositoryIdentity` in `lakes/protocol.py`.
 
     Attributes:
-        read_at: Time of the last freeze that could read the repository.
-        deleted: True if its server has since deleted it and a user ran `forget` for the lake.
-        never_read: See `RepositoryIdentity`. `read_at` is then the time of the `forget` command.
+        read_at: Time of the last freeze that was able to read the repository.
+        deleted: True if the repository was deleted on the server since then, and a user has run
+            `forget` for the lake.
+        never_read: See `RepositoryIdentity`. If True, `read_at` is the time of the `forget`
+            command.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore", defer_build=DEFER_BUILD)
@@ -128,12 +133,13 @@ class LakeRefsSummary(Summary):
     """Summary of `lake_refs`.
 
     Attributes:
-        min_age_seconds: Minimum age at which the lake's own system allows deletion of an object.
-        unread: Unreadable tables not listed in any other table of the run.
-        resolved_as: Digest of the storages by which addresses were resolved.
+        min_age_seconds: Minimum age at which the lake's own system allows an object to be deleted.
+        unread: Unreadable tables that no other table of the run lists.
+        resolved_as: Digest of the storages that were used to resolve addresses.
         repository: The repository, if the lake is a repository on a server.
         catalog: Kind and address of the catalog or server, with symbolic links resolved.
-        seen_at: The freeze time by the latest clock, if a rule deletes idle branches of the lake.
+        seen_at: If a rule deletes idle branches of the lake, the time of the freeze according to
+            the latest clock.
     """
 
     TABLE: ClassVar = "lake_refs"
@@ -164,7 +170,7 @@ class CommitGraphSummary(Summary):
     Attributes:
         known: Number of commits reused from an earlier graph.
         read_as: Fingerprint of the rows.
-        unread: Reason why the lake has no readable commits, or None.
+        unread: Why no commits of the lake could be read, or None.
     """
 
     TABLE: ClassVar = "commit_graph"
@@ -179,8 +185,8 @@ class ReachableSnapshotsSummary(Summary):
     """Summary of `reachable_snapshots`.
 
     Attributes:
-        unread: Reason why the policy is unknown and all commits are retained, or None.
-        unused_rules: The notes on retention rules that apply to no ref.
+        unread: Why the policy is unknown, so that all commits are retained. None if it is known.
+        unused_rules: Notes about retention rules that do not apply to any ref.
     """
 
     TABLE: ClassVar = "reachable_snapshots"
@@ -206,14 +212,14 @@ class LiveContentsSummary(Summary):
 
 
 class HistoryPublicationSummary(BaseModel):
-    """Result of writing the history to a table of other engines (`history.publish`).
+    """The result of writing the history to a table for other engines, see `history.publish`.
 
     Attributes:
-        table: The table, or None if it was not written.
+        table: The history table, or None if it was not written.
         written: Number of rows that were added or replaced.
         removed: Number of rows that were removed.
-        named: Uuids of the tables whose properties contain the history table's name.
-        notes: Failures, with the reasons.
+        named: Uuids of tables whose properties contain the name of the history table.
+        notes: Failures and their reasons.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore", defer_build=DEFER_BUILD)
@@ -234,13 +240,13 @@ class SnapshotHistorySummary(Summary):
 
 
 class SegmentSummary(IndexSummary):
-    """Summary of one segment of the decoded container cache.
+    """Summary of one segment in the cache of decoded containers.
 
     Attributes:
         decoded_as: Fingerprint of the decoder settings.
-        external: Number of addresses outside all storages.
-        resolved_as: Digest of the storages by which addresses were resolved.
-        resolved_again: Run ids of segments whose rows this one contains with new keys.
+        external: Number of addresses outside of all storages.
+        resolved_as: Digest of the storages that were used to resolve addresses.
+        resolved_again: Run ids of segments whose rows this segment contains with new keys.
     """
 
     decoded_as: str | None = None
@@ -253,8 +259,8 @@ class ManifestEntriesSummary(Summary):
     """Summary of `manifest_entries`.
 
     Attributes:
-        levels: Number of container levels decoded in this run.
-        segments: Number of cache segments, including this one.
+        levels: Number of container levels that this run has decoded.
+        segments: Number of segments in the cache, including this one.
     """
 
     TABLE: ClassVar = "manifest_entries"
@@ -275,13 +281,13 @@ class LiveFilesSummary(Summary):
     """Summary of `live_files`.
 
     Attributes:
-        files: Number of live files. Files of expired or dangling commits and files released by
-            rules are counted separately.
-        unreadable: Unreadable tables. Their last known files are treated as live.
-        unknown_addresses: Number of external addresses that may be other names of objects in
-            storages.
-        unknown_address_samples: Some of them, with the reasons.
-        segments: Cache segments with the entries of all needed containers.
+        files: Number of live files. Files of expired or dangling commits, and files released by
+            rules, are counted separately.
+        unreadable: Unreadable tables, whose last known files are treated as live.
+        unknown_addresses: Number of external addresses that may be other names for objects in a
+            storage.
+        unknown_address_samples: Some of these addresses with the reasons.
+        segments: Cache segments that contain the entries of all needed containers.
     """
 
     TABLE: ClassVar = "live_files"
@@ -317,7 +323,7 @@ class LiveFilterSummary(Summary):
 
 
 class Problem(BaseModel):
-    """Storage entry that is not a plain file, see the side table `PROBLEMS`."""
+    """An entry in a storage that is not a plain file, see the side table `PROBLEMS`."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", defer_build=DEFER_BUILD)
 
@@ -328,13 +334,14 @@ class Problem(BaseModel):
 
 
 class UnfinishedUploads(BaseModel):
-    """Unfinished multipart uploads of a storage.
+    """Statistics of the unfinished multipart uploads in a storage.
 
     Attributes:
-        old: Number of uploads older than the grace period.
-        bytes: Total part size of the `sized` uploads, in bytes.
+        uploads: Number of uploads.
+        old: Number of uploads that are older than the grace period.
+        bytes: Total size of the parts that were measured.
         sized: Number of uploads whose parts were measured.
-        unknown: Reason why some parts were not measured, or None.
+        unknown: Why some parts were not measured, or None.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore", defer_build=DEFER_BUILD)
@@ -352,7 +359,7 @@ class UnfinishedUploads(BaseModel):
 
 
 class EarlierListing(BaseModel):
-    """Run of `storage_inventory` whose rows a later run uses instead of listing the storage."""
+    """A run of `storage_inventory` that a later run uses instead of listing the storage again."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", defer_build=DEFER_BUILD)
 
@@ -366,17 +373,17 @@ class StorageInventorySummary(Summary):
     Attributes:
         problems: Number of entries that are not plain files, by kind.
         listing_seconds: Total time of the listing tasks. None in summaries of older releases.
-        flow: `clean`, or `optimized` if directories were reused.
+        flow: `clean`, or `optimized` if directories of the previous listing were reused.
         full_listing_on: Run date of the last full listing.
-        unfinished: Unfinished uploads, or None if the store has none.
-        report: Name of the inventory report used instead of a listing, or None.
-        report_as_of: Start of the report's scan. Later objects may be missing.
-        listed_at: Time before the listing. None in summaries of older releases.
+        unfinished: Unfinished uploads, or None if the store does not have any.
+        report: Name of the inventory report that was used instead of a listing, or None.
+        report_as_of: Start of the report's scan. Objects written later may be missing.
+        listed_at: Time before the listing began. None in summaries of older releases.
         settings: Digest of the settings that the listing depends on.
-        rehearsal: True if the listing used a rehearsal clock.
-        earlier: The run that listed the storage, if this run did not. This run then has no rows,
-            and the other values are copied from that listing.
-        listed_because: Reason why the storage was listed although the run should have used the last
+        rehearsal: True if the listing used the clock of a rehearsal.
+        earlier: The run that listed the storage, if this one did not. In this case, this run does
+            not have rows, and all other values are copied from that listing.
+        listed_because: Why the storage was listed, although this run was expected to use the last
             listing.
     """
 
@@ -405,27 +412,27 @@ class StorageInventorySummary(Summary):
 
     @property
     def as_of(self) -> datetime | None:
-        """Time after which changes may be missing from the rows."""
+        """The time of the listing or report. The rows may lack later changes."""
         return self.report_as_of or self.listed_at
 
 
 class SweepSummary(IndexSummary):
-    """Historical flag of the run date, and number of containers changed after decoding."""
+    """Whether the run date is historical, and how many containers changed after being decoded."""
 
     historical: bool
     rewritten: int = 0
 
 
 class ForeignFiles(BaseModel):
-    """Foreign files found in one claim by one rule.
+    """The files in one claim that are foreign according to one rule.
 
     Attributes:
         rule: The rule, see `core/foreign.py`.
-        lake: Lake that claims the files.
+        lake: The lake that claims the files.
         address: Address of the claim.
         oldest: Time of the oldest file.
-        samples: Some of the keys.
-        since: For `new_claim`: time of the newest accepted run without the claim.
+        samples: Keys of some of the files.
+        since: For the rule `new_claim`, the time of the newest accepted run without the claim.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore", defer_build=DEFER_BUILD)
@@ -445,7 +452,7 @@ class ForeignFiles(BaseModel):
 
 
 class DroppedTableSummary(BaseModel):
-    """A dropped table with listed files, see the side table `DROPPED_TABLES`."""
+    """A dropped table that still has files, see the side table `DROPPED_TABLES`."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", defer_build=DEFER_BUILD)
 
@@ -468,7 +475,7 @@ class DroppedTableSummary(BaseModel):
 
 
 class GoneNamespaceSummary(BaseModel):
-    """A namespace of dropped tables that no longer contains tables."""
+    """A namespace whose tables have all been dropped."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", defer_build=DEFER_BUILD)
 
@@ -480,41 +487,41 @@ class GoneNamespaceSummary(BaseModel):
 class OrphanFilesSummary(Summary):
     """Summary of `orphan_files`.
 
-    If `<name>` contains samples, the field `<name>_count` is the total number.
+    If a field `<name>` contains samples, `<name>_count` is the total number.
 
     Attributes:
-        storage_breakdown: Amount per object class.
+        storage_breakdown: Number and size of the objects in each class.
         by_reason: Amounts by `<reason>/<lake>`.
-        unneeded_metadata: Metadata not needed by any retained commit, but not deleted.
-        missing_metadata: Missing or changed metadata that stops the plan.
+        unneeded_metadata: Metadata that no retained commit needs, but that is not deleted.
+        missing_metadata: Metadata that is missing or has changed, so that the plan is refused.
         foreign_metadata_lakes: Lakes whose claims contain foreign metadata. None in summaries of
-            older releases, in which any lake may.
-        foreign_metadata_storages: Other storages that contain locations or manifest lists
-            referenced by foreign metadata. None in summaries of older releases, in which any
-            storage may.
-        unreadable: Tables with missing metadata.
-        missing_lakes: Lakes whose metadata in this storage is completely missing, or was replaced.
-        unlisted_lakes: Lakes with too many missing live files in this storage, or the tables with
-            missing live files if there are few.
-        near_misses: Candidates that differ from a live key only in spelling. They are not planned.
-        misspelled: Near misses that stop the plan because their live key is missing. None in
-            summaries of older releases, in which all near misses stop the plan.
-        junk: Files named like metadata without being metadata. The files in their directories are
+            older releases, which means that it may be any lake.
+        foreign_metadata_storages: Other storages that foreign metadata refers to by locations or
+            manifest lists. None in summaries of older releases, which means that it may be any
+            storage.
+        unreadable: Tables whose metadata is missing.
+        missing_lakes: Lakes whose metadata in this storage was replaced or is missing completely.
+        unlisted_lakes: Lakes that miss too many live files in this storage. If few tables are
+            affected, the entries are these tables.
+        near_misses: Number of candidates that differ from a live key only in spelling. They are not
+            planned.
+        misspelled: Near misses whose live key is missing, so that the plan is refused. None in
+            summaries of older releases, which means that all near misses are included.
+        junk: Files that are named like metadata but are not. Files in the same directories are
             kept.
-        junk_tables: The tables whose claims contain such files. Their files in other storages are
+        junk_tables: Tables with such files under their claims. Their files in other storages are
             kept.
-        foreign: Files in claims that may belong to others, by claim and rule. Their total is part
-            of `by_reason`.
-        foreign_claims: Number of pairs of claim and rule. `foreign` contains the largest pairs.
-        foreign_by_rule: Amounts by rule.
-        unused_patterns: Patterns of `protect` that match no listed file.
-        dropped: Dropped tables with listed files, due tables first.
-        dropped_tables: Number of dropped tables recorded for the storage.
-        dropped_due: Number of due tables with files, except tables that a user accepted or another
-            table replaced. Replaced repositories are included.
-        lost_tables: Messages on lakes with due tables if most of the lake's tables were missing in
-            the runs of one date.
-        gone_namespaces: Namespaces of due tables that no longer contain tables.
+        foreign: Files that may belong to others, by claim and rule. `by_reason` includes them.
+        foreign_claims: Number of pairs of claim and rule. `foreign` contains only the largest.
+        foreign_by_rule: Amounts of foreign files by rule.
+        unused_patterns: Patterns of `protect` that do not match any listed file.
+        dropped: Dropped tables with listed files. Tables that are due come first.
+        dropped_tables: Number of dropped tables that are on record for the storage.
+        dropped_due: Number of due tables with files. Tables that a user accepted, or that another
+            table replaced, are not counted. Replaced repositories are.
+        lost_tables: Messages about lakes of due tables, if most tables of the lake went missing in
+            runs of one date.
+        gone_namespaces: Namespaces of due tables in which no table exists any more.
     """
 
     TABLE: ClassVar = "orphan_files"
@@ -562,7 +569,7 @@ class OrphanFilesSummary(Summary):
 
     @property
     def foreign_amount(self) -> Amount:
-        """Foreign files, which are never planned."""
+        """The total of all foreign files, which are never planned."""
         return Amount.total(self.foreign_by_rule.values())
 
 
@@ -574,7 +581,7 @@ class DeletionPlanSummary(Summary):
 
 
 class PlanIndexSummary(IndexSummary):
-    """Plan fields shown in lists."""
+    """The fields of a plan that lists show."""
 
     plan: PlanSummary
 
@@ -584,13 +591,13 @@ class PlanIndexSummary(IndexSummary):
 
 
 class DeletionLogSummary(Summary):
-    """Outcomes of an apply or a restore.
+    """The outcomes of an apply or a restore.
 
     Attributes:
-        plan_id: Id of the plan or restore.
-        approval_events: Approvals and rejections of the plan (empty before 0.4).
+        plan_id: Id of the plan or of the restore.
+        approval_events: Approvals and rejections of the plan. Empty before release 0.4.
         by_outcome: Files and bytes by `<phase>/<outcome>`.
-        edits: Number of history edits by verdict.
+        edits: Number of history edits by outcome.
     """
 
     TABLE: ClassVar = "deletion_log"
@@ -606,7 +613,7 @@ class DeletionLogSummary(Summary):
 
 
 class ExpiryOutcomes(IndexSummary):
-    """Number of expiry actions by outcome."""
+    """The number of expiry actions by outcome."""
 
     RENAMED: ClassVar = {"books": "by_outcome"}
 
@@ -639,9 +646,13 @@ class PotentialCommitsSummary(Summary):
 
 
 class LifecycleObjectsSummary(Summary):
-    """Objects released by rules, and objects released under one path but kept under another.
+    """Summary of `lifecycle_objects`.
 
-    `unused_rules` contains notes on rules that apply to no object, `notes` contains other notes.
+    Attributes:
+        released: Objects that rules release.
+        deduplicated: Objects that are released under one path but kept under another.
+        unused_rules: Notes about rules that do not apply to any object.
+        notes: Other notes.
     """
 
     TABLE: ClassVar = "lifecycle_objects"
@@ -653,10 +664,14 @@ class LifecycleObjectsSummary(Summary):
 
 
 class LifecyclePathsSummary(Summary):
-    """Paths deleted by lifecycle rules through commits, and the number of edited branches.
+    """Summary of `lifecycle_paths`.
 
-    `unused_rules` contains notes on rules that apply to no object. `notes` contains those on
-    branches that are left unchanged, and `unedited` those on branches that move before each apply.
+    Attributes:
+        paths: Paths that lifecycle rules delete by commits.
+        edits: Number of branches on which paths are deleted.
+        unused_rules: Notes about rules that do not apply to any object.
+        notes: Notes about branches that are left unchanged.
+        unedited: Notes about branches that moved before each apply.
     """
 
     TABLE: ClassVar = "lifecycle_paths"
@@ -672,7 +687,7 @@ class LifecyclePathsSummary(Summary):
         return (*self.unused_rules, *self.notes, *self.unedited)
 
 
-# Index summaries by table. Other tables have none.
+# The index summaries of those tables that have one.
 INDEX_SUMMARIES: Final[Mapping[str, type[IndexSummary]]] = {
     LakeRefsSummary.TABLE: FreezeTime,
     ManifestEntriesSummary.TABLE: SegmentSummary,
@@ -681,7 +696,7 @@ INDEX_SUMMARIES: Final[Mapping[str, type[IndexSummary]]] = {
     ExpiryLogSummary.TABLE: ExpiryOutcomes,
 }
 
-# Tables built from the rows of many runs. Their run index also lists the parts.
+# Tables that consist of the rows of many runs. For them, the run index also lists the parts.
 CUMULATIVE_TABLES: Final = frozenset(
     {ManifestEntriesSummary.TABLE, DeletionLogSummary.TABLE, ExpiryLogSummary.TABLE, DeletionPlanSummary.TABLE}
 )
