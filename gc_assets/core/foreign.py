@@ -123,7 +123,7 @@ class ClaimAges:
         return False, None
 
     def of_directory(self, directory: str) -> datetime | None:
-        """Return the time of the deepest claim on a directory. Of several claims, take the earliest."""
+        """Return the time of the deepest claim on a directory, or the earliest of several."""
         for at in _upwards(directory):
             if times := self.since.get(at):
                 return None if None in times.values() else min(time for time in times.values() if time is not None)

@@ -1,4 +1,4 @@
-"""Maintain an index of all runs of an asset, so that many runs can be read with one request.
+"""Maintain an index of all runs of an asset, so that reading them takes only one request.
 
 The index is a single object for each asset, and can be rebuilt from the receipts. It is replaced
 conditionally, so that concurrent publications are not lost.

@@ -69,7 +69,7 @@ class Receipt(RenamedKeys, _Model):
 
     @property
     def owner(self) -> str:
-        """The lake or storage that owns the table, even if the table is part of a verification mark."""
+        """The lake or storage that owns the table, also for tables of a verification mark."""
         return self.group.rpartition("/")[2]
 
     @property

@@ -50,7 +50,7 @@ class _Reason:
 
 @dataclass
 class _ReasonCounter:
-    """Counts reasons by phase and outcome, and combines those that differ only in names and numbers."""
+    """Counts reasons by phase and outcome. Reasons that differ only in names and numbers are equal."""
 
     kinds: dict[tuple[str, str], dict[str, _Reason]] = field(default_factory=lambda: defaultdict(dict[str, _Reason]))
 

@@ -254,7 +254,7 @@ class Comparison:
                 changed = self.context.config.lake(lake).with_retention(scenario.retention)
                 source = f"lakes.yaml with --retention {scenario.retention}"
                 kept = self.context.kind(lake).describe_retention(changed, {}, source)
-                yield f"lake {lake} would keep {kept}, except where refs or tables have their own settings"
+                yield f"lake {lake} would keep {kept}, unless refs or tables have their own settings"
             frozen = self.context.table(LAKE_REFS, lake).summary(LakeRefsSummary).policy_digest
             if frozen != self.context.config.policy_digest():
                 yield f"lake {lake}: the configuration changed after the run, and the numbers include the effect of that change"

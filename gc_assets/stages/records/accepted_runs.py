@@ -99,10 +99,10 @@ def _list_accepted(config: Config, storage_name: str) -> list[ListedPlan]:
 
 
 def find_baseline_tables(config: Config) -> frozenset[str]:
-    """Return the run ids of the tables to which the newest accepted plan of each storage refers.
+    """Return the run ids of all tables that the newest accepted plan of each storage is based on.
 
-    Later runs read these tables, even if a refused run of the same date has replaced them. The
-    newest plan outside of rehearsals counts too.
+    Later runs read these tables, even if a refused run of the same date has replaced them. If the
+    newest plan belongs to a rehearsal, the newest plan of a real run is considered as well.
     """
     state, found = State.of(config), set[str]()
     for storage in config.storages:
@@ -115,7 +115,7 @@ def find_baseline_tables(config: Config) -> frozenset[str]:
 
 
 def _read_sweep_inputs(state: State, storage_name: str, of_plan: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the inputs of the sweep among a plan's inputs. Empty if the sweep is missing or damaged."""
+    """Return the inputs of the sweep that a plan is based on, or {} if it is missing or damaged."""
     run_ids = _run_ids(of_plan)
     run = next((run for run in state.history(storage_name, ORPHAN_FILES.name) if run.run_id in run_ids), None)
     try:
@@ -260,7 +260,7 @@ def find_forgotten(context: RunContext, lake_name: str, since: datetime) -> Forg
 
 
 def _is_deleted(context: RunContext, lake_name: str) -> bool:
-    """Return True if the lake is a deleted repository, and a user has recorded that with `forget`."""
+    """Return True if the lake is a deleted repository for which a user has run `forget`."""
     refs = context.find(LAKE_REFS, lake_name) if any(lake.name == lake_name for lake in context.config.lakes) else None
     repository = refs.summary(LakeRefsSummary).repository if refs is not None else None
     return repository is not None and repository.deleted

@@ -193,7 +193,7 @@ def adopt_files(context: RunContext, storage_name: str, by: str, comment: str = 
 
 
 def _read_moved(log: WriteAheadLog, at: datetime, token: int) -> Iterator[Outcome]:
-    """Yield the moves to quarantine in a write-ahead log. Without an outcome, a move counts as done."""
+    """Yield the moves to quarantine in a write-ahead log. Moves without an outcome count as done."""
     for share in range(log.shares):
         for planned, outcome in log.read_quarantined(share):
             yield outcome or Outcome(planned, DONE, None, at, token)

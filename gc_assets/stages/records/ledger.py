@@ -259,7 +259,7 @@ class LogReader:
         return len(self.parts)
 
     def read_all(self) -> pa.Table:
-        """Read all entries into memory, regardless of the selection and of whether they are settled."""
+        """Read all entries into memory, including unselected and unsettled ones."""
         return _read_all_entries(self.files, self.parts)
 
     def shares(self) -> Iterator[pa.Table]:

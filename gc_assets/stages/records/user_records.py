@@ -31,7 +31,7 @@ class UserRecord(BaseModel):
 
     @property
     def signature(self) -> str:
-        """Who made the decision and when, for messages."""
+        """The name of the user and the time of the decision, for messages."""
         return f"by {self.by} at {self.at:%Y-%m-%d %H:%M:%S}Z"
 
 
@@ -45,7 +45,7 @@ class UserRecords(Generic[R]):
     Attributes:
         model: The model of a file, which contains the records in chronological order.
         file: The file name within the directory of a storage or lake.
-        next_step: What the user should do after removing a damaged file.
+        next_step: The step that the user should take after removing a damaged file.
     """
 
     model: type[RootModel[tuple[R, ...]]]
@@ -98,7 +98,7 @@ def resolve_directory(config: Config, location: str, advice: str) -> tuple[str, 
 
     Args:
         location: An address of the directory, which may use an alias of the storage.
-        advice: What to do if the address cannot be resolved.
+        advice: A suggestion for the user if the address cannot be resolved.
 
     Raises:
         UsageError: If the directory is not inside a configured storage.
