@@ -147,7 +147,8 @@ def lakes_present(gone: Sequence[str]) -> GateResult:
         message = (
             f"{count_of(len(gone), 'lake')} that needed files of this storage {'is' if len(gone) == 1 else 'are'} missing: "
             f"{show_list(gone, separator='; ')}. If {'its' if len(gone) == 1 else 'their'} settings in lakes.yaml are wrong, correct them. "
-            "If a lake was removed: `gc-assets forget LAKE --by WHO`. If only its address changed: `gc-assets rename OLD NEW --by WHO`."
+            "If a lake was removed, run `gc-assets forget LAKE --by WHO`. If only its address changed, run "
+            "`gc-assets rename OLD NEW --by WHO`."
         )
     return _result("lakes_present", not gone, message, overridable=False, numbers={"lakes": len(gone)})
 
@@ -156,7 +157,7 @@ def metadata_present(missing: int, samples: Sequence[str]) -> GateResult:
     """Fail if live metadata is not in the inventory, or has changed since it was decoded."""
     message = "every live metadata object of readable tables is in the inventory."
     if missing:
-        message = f"{count_of(missing, 'live metadata object', 'are')} missing from the inventory or changed since the read: "
+        message = f"{count_of(missing, 'live metadata object', 'are')} missing from the inventory, or changed after being read: "
         message += f"{show_list(samples)}."
     return _result("metadata_present", missing == 0, message, overridable=False, numbers={"missing": missing})
 
@@ -168,9 +169,10 @@ def live_listed(live: int, unlisted: int, samples: Sequence[str]) -> GateResult:
     apache/iceberg#4346.
     """
     share = unlisted / live if live else 0.0
-    message = f"At most {unlisted:,} of {count_of(live, 'live file', 'are')} not in the inventory, without those of unreadable tables."
+    message = f"At most {unlisted:,} of {count_of(live, 'live file', 'are')} not in the inventory, ignoring files of unreadable tables."
     if unlisted:
-        message += f" {MAX_UNLISTED:.1%} may be missing. They are lost, or their addresses are spelled differently: {show_list(samples)}."
+        message += f" Up to {MAX_UNLISTED:.1%} may be missing. They are lost, or their addresses are spelled differently: "
+        message += f"{show_list(samples)}."
     return _result("live_listed", share <= MAX_UNLISTED, message, overridable=True, numbers={"live": live, "unlisted": unlisted})
 
 
@@ -245,7 +247,7 @@ def unknown_addresses(addresses: int, files: int, samples: Sequence[str], hidden
     """
     message = "no live address has an unknown location."
     if addresses:
-        message = f"{count_of(addresses, 'live address', 'have')} an unknown location, and no planned file has the name and size of one."
+        message = f"{count_of(addresses, 'live address', 'have')} an unknown location, but no planned file matches one by name and size."
     if files:
         equal = "the size or name" if hidden else "the name and size"
         message = (
@@ -255,12 +257,12 @@ def unknown_addresses(addresses: int, files: int, samples: Sequence[str], hidden
         if hidden:
             message += (
                 "A file that the collector cannot examine may be a link to a planned file. Give the collector's user access to its "
-                "directory (`chmod o+x`), or repair the link, and run again. If the file is no link, override the gate."
+                "directory (`chmod o+x`), or repair the link, and run again. If the file is not a link, override the gate."
             )
         if hidden < files:
             message += (
-                f"{' ' if hidden else ''}If the address is another name of this storage, add its beginning to `aliases` of the storage "
-                "in lakes.yaml and run again."
+                f"{' ' if hidden else ''}If the address is another name of this storage, add the beginning of the address to the "
+                "storage's `aliases` in lakes.yaml and run again."
             )
     return _result("unknown_addresses", files == 0, message, overridable=True, numbers={"addresses": addresses, "files": files})
 
@@ -291,13 +293,14 @@ def foreign_metadata(
         tables = _name_tables_once(samples)[:MAX_LISTED]
         rest = count - sum(objects for _, objects in tables)
         message = (
-            f"{count_of(count, 'metadata object')} under claimed prefixes {'belongs' if count == 1 else 'belong'} to no configured lake: "
+            f"{count_of(count, 'metadata object')} under claimed prefixes {'does' if count == 1 else 'do'} not belong to a configured "
+            "lake: "
             f"{show_list([text for text, _ in tables], separator='; ')}{f'; and {rest:,} more' if rest > 0 else ''}. "
             "Add their catalog to lakes.yaml, accept a dead table with `gc-assets accept`, or remove them manually."
         )
     if junk:
         message += (
-            f" {count_of(junk, 'object', 'are')} named like metadata, without its content; the files in their directories are kept: "
+            f" {count_of(junk, 'object', 'are')} named like metadata without being metadata, so files in the same directory are kept: "
             f"{show_list(junk_samples, separator='; ')}."
         )
     if dead:
@@ -350,7 +353,7 @@ def new_claims(claims: int, files: Amount, samples: Sequence[str], others: Amoun
             f" {count_of(others.files, 'other file')} ({format_bytes(others.bytes)}) in claims may belong to others and are not planned."
         )
     if claims or others.files:
-        message += " To plan them, accept their directory: `gc-assets accept-prefix LOCATION --by WHO --comment WHY`."
+        message += " To plan them, accept their directory with `gc-assets accept-prefix LOCATION --by WHO --comment WHY`."
     numbers: dict[str, float] = {"claims": claims, "files": files.files, "bytes": files.bytes}
     numbers |= {"foreign_files": files.files + others.files, "foreign_bytes": files.bytes + others.bytes}
     return _result("new_claims", True, message, overridable=False, numbers=numbers)

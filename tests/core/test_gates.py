@@ -122,7 +122,7 @@ def test_failed_gate_names_at_most_five_examples(gate: Callable[..., GateResult]
 def test_foreign_metadata_names_each_table_once() -> None:
     reason = "table 5e1f, which is in no configured catalog; if it is dead: `gc-assets accept 5e1f file:///a/ --by WHO`"
     message = gates.foreign_metadata(3, [f"a/1.json: {reason}", f"a/2.json: {reason}", "b/1.json: table 6f"]).message
-    assert message.startswith("3 metadata objects under claimed prefixes belong to no configured lake: ")
+    assert message.startswith("3 metadata objects under claimed prefixes do not belong to a configured lake: ")
     assert message.count("gc-assets accept 5e1f") == 1
     assert "a/1.json and 1 more: table 5e1f" in message
     assert "b/1.json: table 6f" in message

@@ -48,9 +48,9 @@ def describe_dead_table(config: Config, storage: str, record: DeadTable) -> str 
     """Describe the effect of accepting a table as dead.
 
     Returns:
-        A message if the table or view was dropped according to the last run, or if the acceptance
-        has no effect because that run did not find metadata of the table under the prefix. None in
-        all other cases.
+        A message if the last run found the table or view to be dropped, or if the acceptance has no
+        effect because that run did not find metadata of the table under the prefix. In all other
+        cases, None.
     """
     state = State.of(config)
     swept = state.latest(storage, ORPHAN_FILES.name)

@@ -1,7 +1,7 @@
 """Provide a reliable clock for the beginning of the time in quarantine.
 
 If the clock of a host is days behind, for example because its battery failed, files would be
-recorded as quarantined days ago, and the next run could purge them immediately.
+recorded as quarantined days ago. The next run could then purge them immediately.
 """
 
 from __future__ import annotations
