@@ -1,1 +1,1 @@
-"""Execution engine of the stages: sessions, tasks, table I/O, progress and run context."""
+"""What stages need to run: Spark sessions, tasks, table I/O, progress and the run context."""

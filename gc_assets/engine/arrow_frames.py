@@ -1,7 +1,7 @@
-"""Move Arrow tables into and out of Spark.
+"""Convert Arrow tables to Spark data frames, and back.
 
-Spark 4.0 has methods for this. For Spark 3.5, the tables are serialised into rows of one binary
-column, which keeps every type.
+Spark 4.0 has methods for this. In Spark 3.5, a table is serialised into a binary column, so that
+all types are preserved.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ STREAM_BYTES: Final = 16 * 2**20
 
 
 def has_arrow_frames(spark: SparkSession) -> bool:
-    """Check if this pyspark moves Arrow tables itself."""
+    """Check if the installed pyspark can convert Arrow tables by itself."""
     return hasattr(DataFrame, "toArrow") or not hasattr(spark, "sparkContext")
 
 
 def create_frame(spark: SparkSession, rows: pa.Table, schema: StructType) -> DataFrame:
-    """Return a frame with the rows of an Arrow table."""
+    """Convert an Arrow table to a data frame."""
     if has_arrow_frames(spark):
         return spark.createDataFrame(rows, schema)
     width = max(1, rows.nbytes // max(1, rows.num_rows))
@@ -33,7 +33,7 @@ def create_frame(spark: SparkSession, rows: pa.Table, schema: StructType) -> Dat
 
 
 def to_arrow(frame: DataFrame) -> pa.Table:
-    """Collect a frame as an Arrow table."""
+    """Collect a data frame as an Arrow table."""
     if has_arrow_frames(frame.sparkSession):
         return frame.toArrow()
     streams = frame.mapInArrow(_encode_rows, _STREAM_DDL).collect()

@@ -1,11 +1,12 @@
-"""Fork Spark's Python workers from a process with preloaded modules.
+"""A replacement for pyspark's daemon, from which Spark forks its Python workers.
 
-Otherwise each worker would spend a second on imports, as long as a small stage takes. Only
-fork-safe modules are preloaded. DataFusion starts threads, so workers import it on demand.
+It imports modules in advance. Otherwise each worker would spend a second on imports, which is as
+long as a small stage takes. Only modules that can be forked safely are preloaded. DataFusion, for
+example, starts threads, so workers import it when they need it.
 
-Spark starts one daemon for each session of a Connect server and stops it only when the server ends
-(SPARK-54055). A daemon without workers therefore ends itself. Spark starts another one when the
-session needs it.
+The daemon also ends itself if it has had no workers for a while. Spark starts one daemon for each
+session of a Connect server, and does not stop it before the server ends (SPARK-54055). If a session
+needs its daemon again, Spark starts another one.
 """
 
 import gc
@@ -34,15 +35,15 @@ PRELOADED = (
     "gc_assets.stores.inventories.readers",
 )
 
-# Spark ends idle workers after 60 to 70 seconds. Starting another daemon takes one or two seconds.
+# Spark ends idle workers after 60 to 70 seconds. Starting a new daemon takes a second or two.
 IDLE_SECONDS: Final = 60.0
 
 
 class IdlePoll:
-    """A `select.poll` that ends the process when it has had no requests and workers for a while.
+    """A `select.poll` that ends the process if there were no requests or workers for a while.
 
-    pyspark's daemon polls once per second. At that point it holds no accepted connection. A
-    connection that arrives while the process ends is reset, and Spark then starts another daemon.
+    This is safe because pyspark's daemon has no open connection while it polls. If a connection
+    arrives while the process ends, it is reset, and Spark starts another daemon.
     """
 
     def __init__(self, idle_seconds: float, is_busy: Callable[[], bool] | None = None) -> None:
@@ -58,7 +59,7 @@ class IdlePoll:
         self._poll.unregister(descriptor)
 
     def poll(self, milliseconds: float) -> list[tuple[int, int]]:
-        """Wait for requests, and end the process if it is idle."""
+        """Wait for requests. If the process has been idle for too long, end it."""
         found = self._poll.poll(milliseconds)
         if found or self._is_busy():
             self._last_used = monotonic()
@@ -68,9 +69,9 @@ class IdlePoll:
 
 
 def has_workers() -> bool:
-    """Check if this process has running child processes.
+    """Check if this process has child processes.
 
-    Exited children are reaped without blocking, because the daemon ignores SIGCHLD.
+    Children that have exited are reaped here, because the daemon ignores SIGCHLD.
     """
     try:
         os.waitpid(-1, os.WNOHANG)
@@ -80,19 +81,19 @@ def has_workers() -> bool:
 
 
 def end_if_idle(idle_seconds: float = IDLE_SECONDS) -> None:
-    """Make pyspark's daemon in this process end after `idle_seconds` without workers."""
+    """Make pyspark's daemon end this process after `idle_seconds` without workers."""
     daemon.select = SimpleNamespace(**{**vars(select), "poll": partial(IdlePoll, idle_seconds)})  # pyright: ignore[reportPrivateImportUsage]
 
 
 if __name__ == "__main__":
     for name in PRELOADED:
         import_module(name)
-    from gc_assets.stores.store import SCHEMES  # fails here if this Python does not have one of our libraries
+    from gc_assets.stores.store import SCHEMES  # fails here, not in a worker, if a library is missing
 
     for name in (name for kind in SCHEMES.values() for name in kind.preloaded):
         import_module(name)
-    # Workers run Python's garbage collector after every task. Scanning the imported modules takes
-    # 50 ms, so they are frozen.
+    # Workers run Python's garbage collector after every task. Frozen modules are not scanned, which
+    # saves 50 ms each time.
     gc.freeze()
     end_if_idle()
     daemon.manager()

@@ -1,4 +1,4 @@
-"""Report the versions of gc-assets, Python and pyspark in executors."""
+"""A Spark task that reports which versions of gc-assets, Python and pyspark an executor has."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ EXECUTOR_DDL: Final = "version string, python string, spark string, machine stri
 
 
 def describe_executor(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Import the modules used by stages and yield one row of `EXECUTOR_DDL` (`mapInArrow` task)."""
+    """Describe this executor in a row with the columns `EXECUTOR_DDL`.
+
+    This is a task for `mapInArrow`. It also imports all modules that stages need, so that a missing
+    dependency is detected.
+    """
     for name in PRELOADED:
         import_module(name)
     for _ in batches:

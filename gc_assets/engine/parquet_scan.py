@@ -1,7 +1,7 @@
-"""Run tasks that read Parquet parts directly, bypassing Spark's reader.
+"""Run Python tasks on Parquet files without Spark's reader.
 
-Moving rows from Spark to a Python task costs several times more than the task itself. Tasks without
-a join therefore read the files themselves and return only their results to Spark.
+Passing rows from Spark to Python takes several times longer than most tasks. If no join is needed,
+tasks read the files themselves, and only their results go through Spark.
 """
 
 from __future__ import annotations
@@ -23,7 +23,14 @@ from gc_assets.state.receipts import PartFile
 
 @dataclass(frozen=True)
 class ParquetScan:
-    """Table parts to read: paths relative to the state, sizes in bytes, and columns."""
+    """The parts of a table that are to be read.
+
+    Attributes:
+        files: The files of the state.
+        schema: The columns to read.
+        paths: The paths of the parts, relative to the state.
+        sizes: The sizes of the parts in bytes.
+    """
 
     files: Files
     schema: pa.Schema
@@ -32,26 +39,29 @@ class ParquetScan:
 
     @classmethod
     def of(cls, files: Files, schema: pa.Schema, directory: str, parts: Sequence[PartFile]) -> Self:
-        """Select parts in a directory, which is relative to the state."""
+        """Describe parts in a directory of the state."""
         return cls(files, schema, tuple(f"{directory}/{part.name}" for part in parts), tuple(part.size_bytes for part in parts))
 
     def run_task(self, spark: SparkSession, task: Task, ddl: str | StructType, rows: int) -> Sequence[Any]:
-        """Run a task over the rows of the parts, in this process if it fits (`scan_fits_in_process`).
+        """Run a task over all rows.
+
+        If the scan is small enough (`scan_fits_in_process`), it runs in this process.
 
         Returns:
-            The rows that it yields (columns of `ddl`).
+            The rows that the task yields, with the columns of `ddl`.
         """
         if scan_fits_in_process(spark, rows, len(self.paths)):
             return run_in_process(task, self.read_batches())
         return collect(self.map_arrow(spark, task, ddl))
 
     def map_arrow(self, spark: SparkSession, task: Task, ddl: str | StructType, most: int | None = None) -> DataFrame:
-        """Run a task over the rows of the parts and return its output as a frame.
+        """Run a task in executors and return what it yields as a data frame.
 
         Args:
-            task: Called with the rows of each group of parts.
-            ddl: Columns yielded by the task.
-            most: Maximum number of calls.
+            spark: The session.
+            task: Called once for each group of parts, with their rows.
+            ddl: The columns that the task yields.
+            most: How often the task is called at most.
         """
         together = max_parallel_tasks(spark, max(1, len(self.paths)))
         groups = group_by_size(self.paths, self.sizes, together if most is None else min(most, together))
@@ -59,7 +69,7 @@ class ParquetScan:
         return map_tasks(spark, _MapTask(self._fetch(groups), task), pieces, ddl)
 
     def read_batches(self) -> Iterator[pa.RecordBatch]:
-        """Read the rows in this process."""
+        """Read all rows in this process."""
         return self._fetch((self.paths,))(iter([task_numbers(1)]))
 
     def _fetch(self, groups: tuple[tuple[str, ...], ...]) -> ScanTask:
@@ -68,7 +78,7 @@ class ParquetScan:
 
 @dataclass(frozen=True)
 class _MapTask:
-    """Task that receives numbers of part groups, reads these groups and runs `task` on their rows."""
+    """Runs in executors. Receives the numbers of groups, reads their parts and calls `task`."""
 
     fetch: ScanTask
     task: Task

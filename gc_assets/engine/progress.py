@@ -1,14 +1,14 @@
-"""Log and report the progress of stages.
+"""Progress of stages, in the log and for displays.
 
-Stages decorated with `log_progress` log at level INFO to their module's logger: the run, each
-activity (`log_activity`), and finally rows and seconds. After ten seconds without a line, a
-progress line shows the activity, the units done (`count_progress`), the rate and the remaining
-time. `current_work` returns the same data for displays.
+A stage that is decorated with `log_progress` logs at level INFO when its run begins, when an
+activity begins (`log_activity`), and how many rows it has published at the end. If nothing was
+logged for ten seconds, another line shows the activity, what has been done (`count_progress`), the
+rate and the remaining time. Displays get the same data from `current_work`.
 
-This module never runs a Spark job. If a stage counts no units, progress is based on the tasks of
-the running Spark job, as known to the driver.
+Stages do not have to count anything. Without a counter, the progress is that of the running Spark
+job, whose tasks the driver counts anyway. No Spark job is ever started just to measure progress.
 
-Log lines contain no addresses, because an address may contain a secret.
+Addresses are never logged, because they may contain secrets.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SILENCE_SECONDS: Final = 10.0
-# Counting may send a request to the state, so it runs at most once a second and uses at most 5% of
-# the time.
+# Counting may send a request to the state. It happens at most once a second, and takes at most 5%
+# of the time.
 _MEASURE_EVERY_SECONDS: Final = 1.0
 _MEASURE_SHARE: Final = 20
 _P = ParamSpec("_P")
@@ -51,13 +51,14 @@ _Item = TypeVar("_Item")
 
 @dataclass(frozen=True, slots=True)
 class StageProgress:
-    """Progress of a running stage.
+    """The progress of a running stage.
 
     Attributes:
-        name: Table, owner and run date.
-        seconds: Seconds since the stage started.
-        rate: Progress and rate, or None without a counter.
-        outer_activity: Activity of the enclosing stage, or empty.
+        name: The table, its owner and the run date.
+        activity: What the stage is doing.
+        seconds: How long it has been running.
+        rate: How much has been done, and how fast. None if nothing is counted.
+        outer_activity: What the enclosing stage is doing, if there is one.
     """
 
     name: str
@@ -71,7 +72,7 @@ class StageProgress:
 
 
 class _RateMeter:
-    """Thread-safe meter that derives a rate from a counting function."""
+    """Computes a rate by calling a function that counts. Thread-safe."""
 
     def __init__(self, count: Callable[[], tuple[str, int, int | None] | None]) -> None:
         self._count = count
@@ -81,7 +82,7 @@ class _RateMeter:
         self._began = self._next_measurement = 0.0
 
     def rate(self) -> ProgressRate | None:
-        """Return the rate, cached for a moment, or None without a counter."""
+        """Measure the rate, or return the last measurement if it is recent. None without a counter."""
         with self._lock:
             start = time.monotonic()
             if start >= self._next_measurement:
@@ -119,7 +120,7 @@ class _Step:
     rows: dict[str, int] = field(default_factory=dict[str, int])
     began: float = field(default_factory=time.monotonic)
     logged_at: float = field(default_factory=time.monotonic)
-    # Serialised, because a log handler may not be thread-safe.
+    # Log handlers may not be thread-safe.
     lock: threading.Lock = field(default_factory=threading.Lock)
     ended: threading.Event = field(default_factory=threading.Event)
     tasks: _RateMeter = field(init=False)
@@ -148,9 +149,9 @@ class _Step:
         return ", ".join(part for part in (self.outer.activity, str(own_rate or "")) if part)
 
     def log_regularly(self) -> None:
-        """Log a progress line after each period of silence until the step ends.
+        """Log a progress line whenever the step has been silent for too long, until it ends.
 
-        An inner step logs its own lines.
+        While an inner step is running, that step logs its own lines.
         """
         while not self.ended.wait(max(0.01, self.logged_at + SILENCE_SECONDS - time.monotonic())):
             if self.inner is not None:
@@ -159,20 +160,24 @@ class _Step:
                 self.log_line(str(self.progress()))
 
 
-# Running steps of this process, for `current_work`. A context variable would show only the steps of
-# its own context.
+# All running steps of this process, for `current_work`. In contrast, a context variable is only
+# visible in its own context.
 _STEPS: Final[list[_Step]] = []
 _CURRENT: ContextVar[_Step | None] = ContextVar("step", default=None)
-# The Java object that counts the jobs of an application. A small run counts them 20 times, and
-# finding the object takes five requests to Java.
+# Caches the Java object that counts the jobs of an application. Looking it up takes five requests
+# to Java, and a small run needs it 20 times.
 _SCHEDULERS: Final = WeakKeyDictionary[Any, Any]()
 
 
 def log_progress(table: Table, owner: Callable[[Any], str] = str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
-    """Decorate a stage to log its progress under its table name.
+    """Decorate a stage so that its progress is logged.
 
-    The stage takes an optional Spark session (or a function that opens one), the run context, and a
-    value that `owner` converts to the name of a lake or storage.
+    The arguments of the stage must be, in this order: optionally a Spark session or a function that
+    opens one, the run context, and the lake or storage.
+
+    Args:
+        table: The table that the stage publishes.
+        owner: Converts the last of these arguments to the name of the lake or storage.
     """
 
     def decorate(stage: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -192,9 +197,9 @@ def log_progress(table: Table, owner: Callable[[Any], str] = str) -> Callable[[C
 
 
 def start_run(run_context: RunContext, group: str, table: Table, run_date: date | None = None) -> TableRun:
-    """Start a run of a table and log its id.
+    """Start a run of a table, and log its id.
 
-    The first one records the locations of the configuration.
+    If necessary, the locations of the configuration are recorded in the state first.
     """
     record_names(run_context.config, run_context.state, run_context.clock)
     run = run_context.state.start(group, table.name, run_date or run_context.run_date, run_context.clock)
@@ -206,7 +211,7 @@ def start_run(run_context: RunContext, group: str, table: Table, run_date: date 
 
 
 def log_activity(text: str) -> None:
-    """Set the current activity and log it."""
+    """Set what the current stage is doing, and log it."""
     set_activity(text)
     current = _CURRENT.get()
     if current is not None:
@@ -214,7 +219,7 @@ def log_activity(text: str) -> None:
 
 
 def set_activity(text: str) -> None:
-    """Set the current activity without logging a line."""
+    """Set what the current stage is doing, without logging it."""
     current = _CURRENT.get()
     if current is not None:
         current.activity = text
@@ -222,12 +227,13 @@ def set_activity(text: str) -> None:
 
 @contextmanager
 def count_progress(unit: str, done: Callable[[], int], total: int | None = None) -> Generator[None]:
-    """Track the progress of the current activity within the context.
+    """Show the progress of the current activity during the block.
 
     Args:
-        done: Returns the number of completed units. Called from another thread, at most once a
-            second. If it raises, no progress is shown.
-        total: Number of units, if known.
+        unit: What is counted, for example `files`.
+        done: Returns how many units are done. It is called from another thread, at most once a
+            second. If it raises an error, no progress is shown.
+        total: The total number of units, if it is known.
     """
     current = _CURRENT.get()
     if current is None:
@@ -241,7 +247,7 @@ def count_progress(unit: str, done: Callable[[], int], total: int | None = None)
 
 
 def track(items: Iterable[_Item], unit: str, total: int | None = None) -> Iterator[_Item]:
-    """Yield the items and count the processed ones."""
+    """Iterate over items, counting those that have been processed."""
     done = 0
     with count_progress(unit, lambda: done, total):
         for item in items:
@@ -250,30 +256,31 @@ def track(items: Iterable[_Item], unit: str, total: int | None = None) -> Iterat
 
 
 def current_work() -> StageProgress | None:
-    """Return the progress of the most recently started stage, or None if no stage is running."""
+    """Return the progress of the stage that started last, if any stage is running."""
     inner = [step for step in list(_STEPS) if step.inner is None]
     return inner[-1].progress() if inner else None
 
 
 def requests_sent() -> Requests:
-    """Return the object store requests sent by the current stage, including inner stages."""
+    """Return which requests the current stage and its inner stages have sent to object stores."""
     current = _CURRENT.get()
     return current.tally.sent if current is not None else Requests()
 
 
 def jobs_started() -> int | None:
-    """Return the number of Spark jobs since the current stage started, or None if unknown.
+    """Return how many Spark jobs have started since the beginning of the current stage, if known.
 
-    Inner stages are included. Concurrent stages in one process count each other's jobs.
+    Jobs of inner stages are included, and also jobs of other stages that run in the same process at
+    the same time.
     """
     current = _CURRENT.get()
     return current.jobs_started() if current is not None else None
 
 
 def count_jobs(spark: SparkSession | None) -> int | None:
-    """Return the number of jobs started by this Spark application, or None if unknown.
+    """Return how many jobs the Spark application has started.
 
-    It is unknown with Spark Connect and on platforms that restrict access to the JVM.
+    The result is None with Spark Connect, and on platforms that restrict access to the JVM.
     """
     if spark is None or is_remote(spark):
         return None
@@ -288,7 +295,7 @@ def count_jobs(spark: SparkSession | None) -> int | None:
 
 
 def record_publication(published: PublishedTable) -> None:
-    """Record a published table for the final log line of the stage."""
+    """Record that a table was published, so that the stage can log it at the end."""
     current = _CURRENT.get()
     if current is not None:
         receipt = published.receipt
@@ -301,7 +308,7 @@ def record_publication(published: PublishedTable) -> None:
 
 @contextmanager
 def measure_work(name: str) -> Generator[None]:
-    """Log progress of work that publishes no table, as a stage with this name."""
+    """Log the progress of the block like a stage, although it does not publish a table."""
     with _step(logging.getLogger(__name__), name, None, name, {}):
         yield
 
@@ -349,9 +356,9 @@ def _name(owner: str, table: Table, run_date: date) -> str:
 
 
 def _spark_tasks(spark: SparkSession | None) -> tuple[str, int, int | None] | None:
-    """Return finished and total tasks of the running Spark stages, or None if no stage runs.
+    """Count the finished tasks and all tasks of the Spark stages that are running, if any.
 
-    Raises with Spark Connect, which does not report tasks.
+    This raises an error with Spark Connect, which does not report tasks.
     """
     if spark is None:
         return None

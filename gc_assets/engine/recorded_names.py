@@ -1,7 +1,7 @@
-"""Replace the names in `lakes.yaml` by the names used in the state.
+"""Map the names in `lakes.yaml` to the names under which the state has its records.
 
-All stages, plans and tables use the recorded names, so a renamed storage keeps its plans,
-approvals, quarantine and caches. See `state/registry.py` for the rules.
+If a user renames a storage, it keeps its plans, approvals, quarantine and caches, because all
+stages use the recorded name. The rules are in `state/registry.py`.
 """
 
 from __future__ import annotations
@@ -32,20 +32,21 @@ from gc_assets.state.registry import (
 )
 
 _STORAGE_ID: Final = "storage_id.json"
-# Configurations that this process has already recorded, so that only a run's first table does it.
+# The configurations that this process has already recorded. Only the first table of a run needs to
+# do this.
 _RECORDED: Final[set[tuple[Hashable, ...]]] = set()
 _log: Final = logging.getLogger(__name__)
 
 
 def with_recorded_names(config: Config) -> Config:
-    """Return the configuration with the recorded names of its storages and lakes.
+    """Return a copy of the configuration in which storages and lakes have their recorded names.
 
-    The state is only read. The first run with the configuration records its locations
+    This only reads the state. The first run with a new configuration records its locations
     (`record_names`).
 
     Raises:
-        GcError: If the registry, or the id of a storage with an unrecorded location, cannot be
-            read.
+        GcError: If the registry cannot be read, or if a storage is at a new location and its id
+            cannot be read.
     """
     try:
         state = State.of(config)
@@ -56,7 +57,7 @@ def with_recorded_names(config: Config) -> Config:
 
 
 def configured_entries(config: Config) -> list[ConfiguredEntry]:
-    """Return the storages, then the lakes of a configuration, by their names in `lakes.yaml`."""
+    """List the storages and then the lakes of a configuration, with their names in `lakes.yaml`."""
     storages = [
         ConfiguredEntry("storage", item.label, canonical_location("", item.location), spellings_of_storage(item.location, config.state))
         for item in config.storages
@@ -70,10 +71,10 @@ def configured_entries(config: Config) -> list[ConfiguredEntry]:
 
 
 def record_names(config: Config, state: State, clock: Clock) -> None:
-    """Record the locations of a configuration in the state, before a run writes there.
+    """Record the locations of a configuration in the state. Must happen before a run writes there.
 
     Raises:
-        StateError: If another process has assigned other names in the meantime.
+        StateError: If another process has assigned different names in the meantime.
     """
     in_use = tuple(item.name for item in (*config.storages, *config.lakes))
     if not config.has_unrecorded_names or (key := (state.files.root, in_use, *configured_entries(config))) in _RECORDED:
@@ -91,10 +92,12 @@ def record_names(config: Config, state: State, clock: Clock) -> None:
 
 
 def read_storage_id(config: Config, storage: StorageConfig) -> str | None:
-    """Return the id in the `.gc-assets/` of a storage, or None if it does not exist or is denied.
+    """Read the id that an apply has written to `.gc-assets/` in a storage.
+
+    The result is None if there is no id, or if this process may not read it.
 
     Raises:
-        StoreError: If it cannot be read for another reason.
+        StoreError: If the id cannot be read for another reason.
     """
     from gc_assets.stores.store import open_objects  # slow to import, and needed only for unrecorded locations
 
@@ -112,10 +115,10 @@ def read_storage_id(config: Config, storage: StorageConfig) -> str | None:
 
 
 def record_storage_id(config: Config, state: State, storage_name: str, clock: Clock) -> None:
-    """Write an id to the `.gc-assets/` of a storage that an apply changes, and record it.
+    """Write an id to `.gc-assets/` in a storage, and record it in the state.
 
-    The id identifies the storage after a move. Without an id, the storage is still identified by
-    its location, so errors are only logged.
+    If the storage is later moved, it is recognized by its id. A storage without an id can still be
+    recognized by its location, so errors are only logged.
     """
     storage = config.storage(storage_name)
     try:

@@ -1,7 +1,4 @@
-"""Inputs shared by all stages of a run, except Spark: configuration, state and clock.
-
-All values are picklable.
-"""
+"""What all stages of a run share, apart from Spark. All values can be pickled."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ if TYPE_CHECKING:
     from gc_assets.core.key_resolver import KeyResolver
 
 FIRST_RUN_DATE = date(1998, 1, 1)
-# Tables shared between a verification mark and the run.
+# A verification mark uses these tables of the run instead of publishing its own.
 SHARED_TABLES: Final = frozenset(
     table.name for table in (POLICY_TABLE, CURRENT_RULES, table_with(TableRole.HISTORY), EXPIRY_LOG, MANIFEST_ENTRIES)
 )
@@ -37,15 +34,18 @@ SHARED_TABLES: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """Configuration, clock and run date of a run.
+    """The configuration, clock and date of a run, with access to its tables, lakes and storages.
 
     Attributes:
-        state: State under the configured root.
-        as_of: Reference time for file ages.
-        unsafe: Safety limits lowered by the environment, repeated in every plan and report.
-        verification_id: Set in the verification mark of an apply: the plan id and the fencing
-            token. The lake's tables then go to `_recheck/<verification_id>/`. The cache of decoded
-            containers is shared.
+        config: The configuration.
+        state: The state.
+        clock: The clock.
+        run_date: The date of the run.
+        as_of: The time to which ages in the policy refer.
+        unsafe: The safety limits that the environment lowers. All plans and reports mention them.
+        verification_id: Set during the verification mark of an apply, to the plan id and the
+            fencing token. The tables of lakes are then published under
+            `_recheck/<verification_id>/`, except the cache of decoded containers and a few others.
     """
 
     config: Config
@@ -60,14 +60,17 @@ class RunContext:
 
     @classmethod
     def of(cls, config: Config, clock: Clock, run_date: date, as_of: datetime | None = None, unsafe: tuple[str, ...] = ()) -> RunContext:
-        """Build the context of a run date.
+        """Create the context for a run date.
 
         Args:
-            as_of: Reference time for file ages. If None, the start of the run date (UTC).
-            unsafe: Safety limits lowered by the environment.
+            config: The configuration.
+            clock: The clock.
+            run_date: The date of the run.
+            as_of: The time to which ages refer, by default the start of the run date (UTC).
+            unsafe: The safety limits that the environment lowers.
 
         Raises:
-            UsageError: If the date is outside the partitions or `as_of` is in the future.
+            UsageError: If the date is outside the partitions, or if `as_of` is in the future.
         """
         if not FIRST_RUN_DATE <= run_date <= clock.today():
             raise UsageError(f"run date {run_date} is outside {FIRST_RUN_DATE} to {clock.today()} (today, UTC)")
@@ -78,23 +81,23 @@ class RunContext:
         return cls(config, State.of(config), clock, run_date, as_of or start_of_day(run_date), unsafe)
 
     def table(self, table: Table, owner: str) -> PublishedTable:
-        """Return the table published for a lake or storage by this run or its verification mark.
+        """Open a table of a lake or storage.
 
         Raises:
-            StateError: If it was never published. The message contains the command that publishes
-                it.
+            StateError: If it has not been published yet. The message suggests the command that
+                publishes it.
         """
         return self.state.require(self._group(table, owner), table.name, self.run_date)
 
     def find(self, table: Table, owner: str) -> PublishedTable | None:
-        """Return the published table, or None if it was never published."""
+        """Open a table of a lake or storage, or return None if it has not been published yet."""
         return self.state.current(self._group(table, owner), table.name, self.run_date)
 
     def _group(self, table: Table, owner: str) -> str:
         return owner if table.scope == "storage" or table.name in SHARED_TABLES else self.group(owner)
 
     def group(self, lake_name: str) -> str:
-        """Return the state directory of the lake's tables in this run."""
+        """Return the directory of the state in which this run publishes the tables of a lake."""
         return lake_name if self.verification_id is None else f"{VERIFICATION_MARKS}/{self.verification_id}/{lake_name}"
 
     def resolver(self) -> KeyResolver:
@@ -103,11 +106,17 @@ class RunContext:
         return KeyResolver([(storage.name, storage.location) for storage in self.config.storages], self.config.address_aliases())
 
     def overlapping_storages(self, concerned: str | None = None) -> list[tuple[str, str]]:
-        """Return overlapping pairs of storages or directories.
+        """Find storages that overlap.
 
-        In a pair of storages or their aliases, one equals or contains the other. A pair of
-        directories is one directory mounted twice on this machine. Symbolic links are resolved. If
-        `concerned` is not None, only directories of that storage are returned.
+        Two storages overlap if the location or an alias of one contains the other. They also
+        overlap if the same directory is mounted twice on this machine. Symbolic links are
+        resolved.
+
+        Args:
+            concerned: Only report directories with two paths if one of them is in this storage.
+
+        Returns:
+            Pairs of storages or of directories.
         """
         storages = self.config.storages
         pairs = overlapping([(storage.name, str(Location.parse(storage.location).without_links())) for storage in storages])
@@ -117,17 +126,17 @@ class RunContext:
         return pairs + [(f"{names.path} ({names.storage})", f"{names.other_path} ({names.other_storage})") for names in twice]
 
     def kind(self, name: str) -> LakeKind:
-        """Return the kind of a lake."""
+        """Return the kind of the lake with this name."""
         return kind_of(self.config.lake(name))
 
     def lake(self, name: str) -> Lake:
         return open_lake(self.config.lake(name), self.objects(), [storage.location for storage in self.config.storages])
 
     def expiring_lake(self, name: str) -> ExpiringLake:
-        """Open the lake with its expiry actions.
+        """Open a lake whose history can be edited.
 
         Raises:
-            UsageError: If gc-assets never edits the history of this kind.
+            UsageError: If gc-assets does not edit histories of this kind.
         """
         lake = self.lake(name)
         editable = as_expiring(lake)
@@ -142,25 +151,22 @@ class RunContext:
         """Open the store of a storage.
 
         Raises:
-            UsageError: If no store supports its location.
+            UsageError: If there is no store for its location.
         """
         return open_store(self.storage(storage_name).location, self.config.connections())
 
     def lister(self, storage_name: str) -> Lister:
-        """Open the inventory source of a storage: a listing or inventory reports."""
+        """Return an object that lists a storage, directly or from its inventory reports."""
         return open_lister(self.storage(storage_name), self.config.connections())
 
     def objects(self) -> EditableObjects:
-        """Open read and write access to the objects of all supported stores.
-
-        Addresses may be outside the configured storages.
-        """
+        """Return an accessor for objects at any supported address, not only in the storages."""
         aliased = any(storage.aliases or is_in_bucket(storage.location) for storage in self.config.storages)
         return open_objects(self.config.connections(), self.resolver() if aliased else None)
 
     def longest_grace(self) -> timedelta:
         """Return the longest grace period of all storages.
 
-        A lake may point to any storage, so the longest period protects its dangling commits.
+        It applies to dangling commits, because the files of a lake may be in any storage.
         """
         return max(storage.grace for storage in self.config.storages)

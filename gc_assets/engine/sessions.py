@@ -1,11 +1,11 @@
-"""Second Spark session for queries over small inputs.
+"""A second Spark session that is faster for small inputs.
 
-Spark optimises for large inputs with code generation, shuffles, broadcast jobs and size statistics.
-For a few rows, this costs more than the query itself. If the receipts of a stage show small inputs,
-its query runs as a single task without code generation. No Python worker is needed to move tables
-in or out of this session.
+Code generation, shuffles, broadcast jobs and size statistics make Spark fast for large inputs. For
+a few rows, they take longer than the query itself. If receipts show that the inputs of a stage are
+small, its queries use a session in which they run as a single task without code generation. It also
+exchanges tables with this process without a Python worker.
 
-Queries and results are the same in both sessions.
+Queries are the same in both sessions, and so are their results.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from gc_assets.state.listings import open_listing
 from gc_assets.state.schemas import LIVE_FILES, MANIFEST_ENTRIES, STORAGE_INVENTORY
 from gc_assets.state.summaries import LiveFilesSummary
 
-# A single task joins this many rows in less than a second, with about 50 MB in this process and in
-# Spark's process.
+# A single task joins this many rows in less than a second. This process and Spark's process need
+# about 50 MB each.
 MAX_SMALL_ROWS: Final = 100_000
-# The rows are serialised into the task. Spark limits a remote task to 128 MB, which this many rows
-# never reach.
+# Rows are serialised into the task. Spark limits a remote task to 128 MB, which this number of rows
+# never reaches.
 MAX_SMALL_CLUSTER_ROWS: Final = 25_000
-# Files are read in this process with single requests, a few at a time.
+# This process reads files with single requests, a few at a time.
 MAX_SMALL_FILES: Final = 64
 _CONF: Final = {
     "spark.sql.shuffle.partitions": "1",
@@ -45,11 +45,11 @@ _LOCK: Final = Lock()
 
 
 def choose_session(spark: SparkSession, rows: int, files: int) -> SparkSession:
-    """Choose the session for a query over this many rows in this many state files.
+    """Choose the session for a query, given the number of rows and of files that it reads.
 
-    Small inputs get the small session, all others `spark`. Spark Connect has no small session,
-    because a second session of a client outlives its process. Spark 3.5 has none, because it needs
-    Python workers to move tables.
+    The session for small inputs is not available with Spark Connect, because a second session of a
+    client outlives its process. It is also not available with Spark 3.5, which needs Python workers
+    to exchange tables. `spark` is returned instead.
     """
     if (
         rows > (MAX_SMALL_ROWS if is_local(spark) else min(MAX_SMALL_ROWS, MAX_SMALL_CLUSTER_ROWS))
@@ -65,19 +65,19 @@ def choose_session(spark: SparkSession, rows: int, files: int) -> SparkSession:
 
 
 def is_local(spark: SparkSession) -> bool:
-    """Check if all tasks run in Spark's own process. Returns False with Spark Connect."""
+    """Check if all tasks run in Spark's own process. This is never true with Spark Connect."""
     return not is_remote(spark) and is_local_master(str(spark.sparkContext.master))
 
 
 def is_remote(spark: SparkSession) -> bool:
-    """Check for a Spark Connect session."""
+    """Check if this is a session of Spark Connect."""
     return not hasattr(spark, "sparkContext")
 
 
 def was_small(config: Config) -> bool:
-    """Check if the inventories, live files and container entries of the last runs were small.
+    """Check if all tables were small in the last runs, so that they are likely to be small again.
 
-    Returns False if a storage or lake has no earlier run, or if the state is unreadable.
+    The result is False if a storage or lake has no run yet, or if the state is unreadable.
     """
     state = State.of(config)
     try:
@@ -92,18 +92,21 @@ def was_small(config: Config) -> bool:
 
 
 def _count_rows(table: PublishedTable) -> int:
-    """Return the number of rows. For `live_files`, which has no rows, return the number of files."""
+    """Count the rows of a table. `live_files` has no rows of its own, so its files are counted."""
     return table.summary(LiveFilesSummary).files if table.receipt.asset == LIVE_FILES.name else table.rows
 
 
 def is_small(spark: SparkSession) -> bool:
-    """Check if `choose_session` opened this session for small inputs."""
+    """Check if this is a session for small inputs, which `choose_session` has opened."""
     with _LOCK:
         return spark in _SESSIONS.values()
 
 
 def large_session(spark: SparkSession) -> SparkSession:
-    """Return the session for which `choose_session` opened this small one, or the session itself."""
+    """Return the original session that belongs to a session for small inputs.
+
+    Any other session is returned unchanged.
+    """
     with _LOCK:
         return next((large for large, small in _SESSIONS.items() if small is spark), spark)
 

@@ -1,9 +1,9 @@
-"""Read Parquet parts of a state on an object store as Spark frames, without Hadoop jars.
+"""Read Parquet files of a state on an object store in Spark, without Hadoop's jars.
 
-Executors download the files through Python and decode them with Arrow. Such a reader cannot report
-its output size, so Spark would broadcast tables of any size in joins. The frame is therefore based
-on a range whose length makes Spark's size estimate equal to the file size. Some numbers of the
-range select file groups; the others cost almost nothing.
+Executors download the files with Python and decode them with Arrow. The problem is that Spark does
+not know the size of the result, and would broadcast even large tables in joins. The data frame is
+therefore derived from a range of numbers that is just long enough for Spark's estimate to equal the
+size of the files. A few of these numbers select groups of files, and the others are ignored.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from gc_assets.core.errors import StateError
 from gc_assets.state.files import Files
 from gc_assets.state.parts import add_missing_columns, describe_damage, missing_columns, open_part
 
-# Bytes read per task, and bytes that could be read in the time of one request.
+# How many bytes a task reads, and how many could be read in the time that a request takes.
 TASK_BYTES: Final = 16 * 2**20
 _REQUEST_BYTES: Final = 2**20
 _BATCH_ROWS: Final = 65_536
-# Spark estimates the output size from the input size. It estimates a null column by its type: 100
-# bytes for `binary`, one element for a list, 8 bytes plus its columns for a row, and 8 bytes per
-# number of a range.
+# Spark estimates the size of its output from the types of columns, even if they are null: 100 bytes
+# for `binary`, one element for a list, 8 bytes plus its columns for a row, and 8 bytes for a number
+# of a range.
 _BINARIES: Final = 40
 _WEIGHT: Final = f"cast(null as array<struct<{', '.join(f'b{number}: binary' for number in range(_BINARIES))}>>) as weight"
 _NUMBER_BYTES: Final = 8 * (8 + 8 + 100 * _BINARIES) / (8 + 8)
-# Spark never broadcasts a table of 8 GB, so a larger estimate has no effect.
+# Spark never broadcasts a table of 8 GB, so larger estimates make no difference.
 _MOST_NUMBERS: Final = 2**23
 
 
 _T = TypeVar("_T")
 
-# Filter on a column value. Rows with a null are kept.
+# A column and a value. Rows with another value are dropped, but rows with null are kept.
 ColumnFilter = tuple[str, bool]
 
 
@@ -54,33 +54,35 @@ def scan(
     sizes: Sequence[int] | None = None,
     only: ColumnFilter | None = None,
 ) -> DataFrame:
-    """Read Parquet files as a frame.
+    """Read Parquet files of the state as a data frame.
 
     Args:
+        spark: The session.
+        files: The files of the state.
         schema: The columns to read, as an Arrow schema.
-        ddl: The same columns for Spark.
-        paths: Paths relative to the state.
-        sizes: Sizes in bytes. If None, each directory is listed once.
-        only: Filter that drops rows with another value.
+        ddl: The same columns, as a Spark schema.
+        paths: The paths, relative to the state.
+        sizes: The sizes in bytes. If they are not given, each directory is listed once.
+        only: Drop rows that do not match this filter.
     """
     known = sizes if sizes is not None else files.sizes(paths)
     groups = group_by_size(paths, known)
     numbers = max(len(groups), min(_MOST_NUMBERS, round(sum(known) / _NUMBER_BYTES)))
     marks = tuple(group * numbers // len(groups) for group in range(len(groups)))
-    # Partitions start at the marks. With any partition bounds, each mark occurs exactly once.
+    # Partitions begin at the marks. Even with other bounds, each mark would occur exactly once.
     weighty = spark.range(0, numbers, 1, len(groups)).selectExpr("id", _WEIGHT)
     return weighty.mapInArrow(ScanTask(files, groups, marks, schema, only), ddl)
 
 
 def scan_in_process(files: Files, schema: pa.Schema, paths: Sequence[str], only: ColumnFilter | None = None) -> pa.Table:
-    """Read Parquet files as an Arrow table in this process."""
+    """Read Parquet files of the state in this process, as an Arrow table."""
     fetch = ScanTask(files, (tuple(paths),), (0,), schema, only)
     numbers = pa.RecordBatch.from_pydict({"id": pa.array([0], pa.int64())})
     return pa.Table.from_batches(fetch(iter([numbers])), schema)
 
 
 def group_by_size(paths: Sequence[str], sizes: Sequence[int], most: int | None = None) -> tuple[tuple[str, ...], ...]:
-    """Divide files into at most `most` groups of similar size, one per task."""
+    """Divide files into groups of similar size, one for each task. There are at most `most` groups."""
     weights = [size + _REQUEST_BYTES for size in sizes]
     count = min(len(paths), -(-sum(weights) // TASK_BYTES), len(paths) if most is None else most)
     groups: list[list[str]] = [[] for _ in range(count)]
@@ -94,9 +96,14 @@ def group_by_size(paths: Sequence[str], sizes: Sequence[int], most: int | None =
 
 @dataclass(frozen=True)
 class ScanTask:
-    """Executor task that yields the rows of the file groups whose marks it receives as numbers.
+    """Runs in executors. Receives numbers, and reads the groups of files that they select.
 
-    Runs in executors.
+    Attributes:
+        files: The files of the state.
+        groups: The paths of the files in each group.
+        marks: The number that selects each group. Other numbers are ignored.
+        schema: The columns to read.
+        only: Drop rows that do not match this filter.
     """
 
     files: Files
@@ -117,7 +124,7 @@ class ScanTask:
 
 
 def decode_each(files: Files, paths: Sequence[str], decode: Callable[[bytes], Iterator[_T]]) -> Iterator[_T]:
-    """Decode each file and yield the results. Errors contain the path, see `read_errors`."""
+    """Download and decode files. Errors name the file (see `read_errors`)."""
     contents, number = files.contents(paths), 0
     while number < len(paths):
         with read_errors(f"{files.root}/{paths[number]}"):
@@ -127,7 +134,7 @@ def decode_each(files: Files, paths: Sequence[str], decode: Callable[[bytes], It
 
 @contextmanager
 def read_errors(path: str) -> Generator[None]:
-    """Convert read errors of a part into a `StateError` that contains its path."""
+    """Convert errors that occur while a part is read to a `StateError` that names it."""
     try:
         yield
     except FileNotFoundError as error:
@@ -139,10 +146,10 @@ def read_errors(path: str) -> Generator[None]:
 
 
 def decode_parquet(content: bytes, schema: pa.Schema, only: ColumnFilter | None = None) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a Parquet file with the columns of a schema.
+    """Decode a Parquet file.
 
-    Columns missing from the file are filled with null. With `only`, row groups without the value
-    are skipped, and rows with another value are dropped.
+    Columns that the file does not have are filled with null. If there is a filter (`only`), rows
+    with another value are dropped, and row groups without the value are not even read.
     """
     source = open_part(content)
     missing = missing_columns(source.schema_arrow, schema)
@@ -155,7 +162,7 @@ def decode_parquet(content: bytes, schema: pa.Schema, only: ColumnFilter | None 
 
 
 def may_contain(group: pq.RowGroupMetaData, column: str, value: bool) -> bool:
-    """Check the Parquet statistics to see if a row group may contain the value."""
+    """Check by its statistics if a row group may contain a value."""
     chunks = (group.column(number) for number in range(group.num_columns))
     statistics = next((chunk.statistics for chunk in chunks if chunk.path_in_schema == column), None)
     return statistics is None or not statistics.has_min_max or statistics.min <= value <= statistics.max

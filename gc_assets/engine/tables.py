@@ -1,7 +1,8 @@
-"""Read and write published tables with Spark, in one pass from executors to Parquet parts.
+"""Read and write the tables of the state with Spark.
 
-Executors count, hash and total the rows while writing a part, so no second job is needed. Only
-DataFrames and `mapInArrow` are used, which work in classic sessions and with Spark Connect.
+While an executor writes rows to a Parquet part, it also counts, hashes and sums them, so that a
+single job is enough. Only data frames and `mapInArrow` are used, because they work with classic
+sessions as well as with Spark Connect.
 """
 
 from __future__ import annotations
@@ -41,26 +42,26 @@ from gc_assets.state.receipts import Balance, PartFile, Receipt
 from gc_assets.state.schemas import Table
 from gc_assets.state.summaries import Summary
 
-# Function over record batches, as expected by `DataFrame.mapInArrow`.
+# A function that `DataFrame.mapInArrow` accepts.
 Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 ROW_HASH = "_row_hash"
 ROUTE = "_route"
 VERSION = "_version"
 _FULL_DISK = "No space left on device"
-# Format of `core.errors` exceptions in tracebacks forwarded by Spark.
+# Finds exceptions of `core.errors` in tracebacks of executors, which Spark passes on as text.
 _OWN_ERROR = re.compile(
     r"^gc_assets\.core\.errors\.(?P<name>\w+): (?P<message>.*?)"
     r"(?=\n\s*SQLSTATE|\n\s*at org\.|\n\nThe above exception was|\n\nDuring handling of|\n*\Z)",
     re.DOTALL | re.MULTILINE,
 )
-# If `true`, Spark reads a state on an object store with its own file system.
+# If this setting is `true`, Spark itself reads a state on an object store.
 READ_BY_SPARK = "spark.sql.gc_assets.state_by_spark"
-# If a cluster enabled these settings, state rows would be lost silently.
+# A cluster may have these settings enabled, but rows of the state would then be lost silently.
 _STRICT_READ = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
-# Characters that Spark interprets as a pattern in a path.
+# Spark would interpret these characters in a path as a pattern.
 _GLOB = re.compile(r"[\\\[\]{}*?]")
-# Column with the object store requests of a task, as JSON in one row per batch.
+# In this column, a task reports the requests that it has sent, as JSON in one row of each batch.
 REQUESTS = "requests"
 PARTS_DDL = f"parts string, digest long, totals string, summary string, {REQUESTS} string"
 MAX_SAMPLES = 20
@@ -68,14 +69,14 @@ MAX_SAMPLES = 20
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Row and byte totals of one group of a table, for headers, metadata and reports."""
+    """The number of rows and bytes in a group of a table's rows."""
 
     rows: int = 0
     size_bytes: int = 0
 
     @property
     def amount(self) -> Amount:
-        """Totals as a file amount, for a table with one row per file."""
+        """The totals as an amount of files, for tables in which every row is a file."""
         return Amount(files=self.rows, bytes=self.size_bytes)
 
     def __add__(self, other: Totals) -> Totals:
@@ -84,13 +85,14 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class WrittenParts:
-    """Written parts that are not published yet.
+    """What was written for a table that is not published yet.
 
     Attributes:
-        parts: Parts of the table itself.
-        digest: Sum of the row hashes.
-        totals: Totals per combination of values in the requested columns.
-        summary: Merged summaries of the tasks.
+        parts: The parts of the table itself.
+        digest: The sum of all row hashes.
+        side: The parts of each side table.
+        totals: The totals for each combination of values in the requested columns.
+        summary: The summaries of all tasks, merged.
     """
 
     parts: tuple[PartFile, ...]
@@ -108,7 +110,7 @@ class WrittenParts:
         return sum(part.size_bytes for part in self.parts)
 
     def paths(self, run: TableRun, side: str | None = None) -> list[str]:
-        """Return the paths of the parts of the table or a side table, relative to the state."""
+        """Return the paths of all parts, or of the parts of a side table, relative to the state."""
         return [f"{run.path}/{part.name}" for part in (self.parts if side is None else self.side.get(side, ()))]
 
     def side_rows(self, side: str) -> int:
@@ -128,11 +130,7 @@ def read_table(
     side: str | None = None,
     columns: Sequence[str] | None = None,
 ) -> DataFrame:
-    """Read the parts listed in a receipt.
-
-    Args:
-        published: Published table. If None, the frame is empty.
-    """
+    """Read a published table as a data frame, which is empty if `published` is None."""
     parts = published.parts(side) if published is not None else ()
     paths = published.paths(side) if published is not None else []
     return read_paths(spark, state.files, table.schema, paths, columns, [part.size_bytes for part in parts])
@@ -147,16 +145,21 @@ def read_paths(
     sizes: Sequence[int] | None = None,
     only: ColumnFilter | None = None,
 ) -> DataFrame:
-    """Read Parquet parts of the state.
+    """Read Parquet parts of the state as a data frame.
 
-    A small session reads them in this process. Other sessions read a state on an object store
-    through Python in executors, unless `READ_BY_SPARK` is set, and a local state with Spark.
+    If the session is for small inputs, this process reads them. Otherwise Spark reads a local
+    state, and Python code in executors reads a state on an object store, unless `READ_BY_SPARK` is
+    set.
 
     Args:
-        paths: Paths relative to the state.
-        sizes: Sizes in bytes, if known, to save requests.
-        only: Hint to skip row groups without the value. Spark's reader ignores it, so the caller
-            still filters.
+        spark: The session.
+        files: The files of the state.
+        schema: The columns of the files.
+        paths: The paths, relative to the state.
+        columns: The columns to read, by default all.
+        sizes: The sizes in bytes. Passing them saves requests.
+        only: Skip row groups that cannot match this filter. Spark's reader ignores it, so the
+            caller must filter the rows as well.
     """
     wanted = pa.schema([schema.field(name) for name in columns or schema.names])
     if is_small(spark) or not paths:
@@ -170,20 +173,20 @@ def read_paths(
 
 
 def frame_from_arrow(spark: SparkSession, rows: pa.Table) -> DataFrame:
-    """Convert an Arrow table to a frame with one task."""
+    """Convert an Arrow table to a data frame that Spark processes in one task."""
     content = rows if rows.num_rows else rows.schema.empty_table()  # Spark fails on columns without chunks
     return create_frame(spark, content, spark_schema(rows.schema)).coalesce(1)
 
 
 def read_rows(state: State, table: Table, published: PublishedTable, columns: list[str] | None = None) -> pa.Table:
-    """Read a table into the driver's memory. The caller ensures that it is small."""
+    """Read a table into memory. The caller must make sure that it is small."""
     return read_parts(state.files, published.paths(), table.schema, columns)
 
 
 def row_hash(schema: StructType) -> Column:
-    """Build `xxhash64` over all columns, with maps as sorted entries.
+    """Build a column with the `xxhash64` of each row, in which maps are hashed as sorted entries.
 
-    `core.hashing.row_hashes` computes the same values without Spark.
+    `core.hashing.row_hashes` computes the same hashes without Spark.
     """
     values = [f"array_sort(map_entries(`{f.name}`))" if isinstance(f.dataType, MapType) else f"`{f.name}`" for f in schema.fields]
     return F.expr(f"xxhash64({', '.join(values)})")
@@ -199,17 +202,20 @@ def write_frame(
     *,
     counted: bool = False,
 ) -> WrittenParts:
-    """Evaluate a frame once and write its rows as parts of a run.
+    """Write the rows of a data frame as parts of a run. The frame is evaluated only once.
 
     Args:
-        frame: Rows to write. Columns are cast to the table schema.
-        totals_by: Columns to group the totals of rows and `size_bytes` by, as text.
-        routes: Names of side tables. The frame then has a column `_route`, and rows with one of
-            these names are written to that side table.
-        counted: True if the frame has the column `requests` added by `BudgetedTask`.
+        frame: The rows. Columns are cast to the schema of the table.
+        table: The table.
+        run: The run.
+        state: The state.
+        totals_by: Columns by which rows and `size_bytes` are totalled.
+        routes: The names of side tables. If there are any, the frame must have a column `_route`.
+            A row with one of these names is written to that side table.
+        counted: Whether the frame has a column `requests`, which `BudgetedTask` adds.
 
     Returns:
-        The unpublished parts.
+        The parts, which are not published yet.
     """
     schema = spark_schema(table.schema)
     # SQL text, because each column function costs a JVM call and tables have many columns.
@@ -223,7 +229,10 @@ def write_frame(
 def write_routed(
     rows: pa.Table | DataFrame, table: Table, run: TableRun, state: State, totals_by: Sequence[str], routes: Sequence[str]
 ) -> WrittenParts:
-    """Write rows with a column `_route`, as `write_frame` does. A table is written in this process."""
+    """Write rows that have a column `_route` (see `write_frame`).
+
+    This process writes an Arrow table, and executors write a data frame.
+    """
     if isinstance(rows, DataFrame):
         return write_frame(rows, table, run, state, totals_by, routes)
     hashes = row_hashes(rows.select(table.schema.names).cast(table.schema))
@@ -232,9 +241,14 @@ def write_routed(
 
 
 def run_over_frame(frame: DataFrame, task: Task, schema: StructType | str) -> Sequence[Any]:
-    """Run a task over a frame and return the rows that it yields (columns of `schema`).
+    """Run a task on the rows of a data frame, and collect what it yields.
 
-    The task runs in executors, or in this process if the session is small.
+    The task runs in executors. If the session is for small inputs, it runs in this process instead.
+
+    Args:
+        frame: The rows.
+        task: The task.
+        schema: The columns that it yields.
     """
     if not is_small(frame.sparkSession):
         return collect(frame.mapInArrow(task, schema))
@@ -244,14 +258,20 @@ def run_over_frame(frame: DataFrame, task: Task, schema: StructType | str) -> Se
 
 
 def run_in_process(task: Task, batches: Iterable[pa.RecordBatch]) -> list[dict[str, Any]]:
-    """Run a task in this process and return the rows that it yields."""
+    """Run a task in this process, and collect the rows that it yields."""
     return [row for batch in task(iter(batches)) for row in batch.to_pylist()]
 
 
 def map_arrow(frame: DataFrame, task: Task, schema: pa.Schema) -> DataFrame:
-    """Map a frame through a task that yields rows with the columns of `schema`.
+    """Apply a task to the rows of a data frame.
 
-    The frame is lazy, except in a small session, which runs the task immediately in this process.
+    The result is lazy. Only if the session is for small inputs, the task runs immediately, in this
+    process.
+
+    Args:
+        frame: The rows.
+        task: The task.
+        schema: The columns that it yields.
     """
     if not is_small(frame.sparkSession):
         return frame.mapInArrow(task, spark_schema(schema))
@@ -262,17 +282,17 @@ def map_arrow(frame: DataFrame, task: Task, schema: pa.Schema) -> DataFrame:
 
 
 def collect(frame: DataFrame) -> list[Row]:
-    """Collect the rows of a small frame.
+    """Collect the rows of a small data frame.
 
     Raises:
-        GcError: If an executor raised it, with the original type and message.
+        GcError: If an executor raises an error of gc-assets. Its class and message are restored.
     """
     with _restore_errors():
         return frame.collect()
 
 
 def collect_arrow(frame: DataFrame, schema: pa.Schema) -> pa.Table:
-    """Collect a small frame as an Arrow table. Raises the same errors as `collect`."""
+    """Collect a small data frame as an Arrow table. Errors are the same as for `collect`."""
     with _restore_errors():
         return to_arrow(frame).cast(schema)
 
@@ -290,7 +310,7 @@ def _restore_errors() -> Generator[None]:
             ) from error
         if not ours:
             raise
-        found = ours[-1]  # the traceback prints an error after its cause
+        found = ours[-1]  # in a traceback, an error follows its cause
         kind = getattr(errors, found["name"], errors.GcError)
         raise kind(found["message"].strip()) from error
 
@@ -298,11 +318,15 @@ def _restore_errors() -> Generator[None]:
 def write_rows(
     rows: pa.Table, table: Table, run: TableRun, files: Files, side: dict[str, pa.Table] | None = None, totals_by: Sequence[str] = ()
 ) -> WrittenParts:
-    """Write in-memory rows without a Spark job. The result is the same as that of `write_frame`.
+    """Write rows that are in memory, without a Spark job but with the same result as `write_frame`.
 
     Args:
-        rows: Rows to write. Columns are cast to the table schema.
-        totals_by: Columns to group the totals of rows and `size_bytes` by.
+        rows: The rows. Columns are cast to the schema of the table.
+        table: The table.
+        run: The run.
+        files: The files of the state.
+        side: The rows of side tables, by name.
+        totals_by: Columns by which rows and `size_bytes` are totalled.
     """
     cast_rows = rows.select(table.schema.names).cast(table.schema)
     sides = {name: tuple(write_parts(content, run, files, name)) for name, content in (side or {}).items()}
@@ -314,9 +338,9 @@ def write_rows(
 
 
 def write_parts(rows: pa.Table, run: TableRun, files: Files, prefix: str) -> list[PartFile]:
-    """Write in-memory rows as parts of a run.
+    """Write rows that are in memory as parts of a run.
 
-    `prefix` is the name of a side table, or empty for the table itself.
+    `prefix` is the name of the side table. It is empty for the table itself.
     """
     writer = PartWriter(files, run.path, rows.schema, prefix)
     for batch in rows.to_batches():
@@ -325,9 +349,9 @@ def write_parts(rows: pa.Table, run: TableRun, files: Files, prefix: str) -> lis
 
 
 def merge_written(rows: Sequence[Any]) -> WrittenParts:
-    """Merge the rows reported by the tasks of a job (columns of `PARTS_DDL`).
+    """Merge what the tasks of a job have reported, in rows with the columns `PARTS_DDL`.
 
-    The request counts of the tasks are added to those of this process.
+    Requests that the tasks have sent are added to the counts of this process.
     """
     main: list[PartFile] = []
     side: dict[str, list[PartFile]] = {}
@@ -368,10 +392,10 @@ def report_parts(
     summary: dict[str, Any] | None = None,
     requests: Requests | None = None,
 ) -> pa.RecordBatch:
-    """Build the row of `PARTS_DDL` with which a task reports its parts to the driver.
+    """Build the row with which a task reports to the driver what it has written.
 
-    The driver merges the summaries of all tasks by adding numbers and joining lists, cut at
-    `MAX_SAMPLES`.
+    The driver merges the summaries of all tasks. Numbers are added, and lists are joined up to a
+    length of `MAX_SAMPLES`.
     """
     signed = (digest + 2**63) % 2**64 - 2**63
     return pa.RecordBatch.from_pydict(
@@ -387,9 +411,9 @@ def report_parts(
 
 @dataclass(frozen=True)
 class _WriteParts:
-    """Executor part of `write_frame`.
+    """The part of `write_frame` that runs in executors.
 
-    A callable class, because it must be picklable in classic sessions and Spark Connect.
+    It is a class so that it can be pickled, both in classic sessions and with Spark Connect.
     """
 
     files: Files
@@ -429,9 +453,9 @@ class _WriteParts:
 
 
 def add_totals(totals: dict[tuple[str, ...], Totals], rows: pa.RecordBatch, by: Sequence[str]) -> None:
-    """Add row counts, and bytes if there is a column `size_bytes`, per combination of `by`.
+    """Add the rows to the totals for each combination of values in the columns `by`.
 
-    An SQL null is treated as an empty string.
+    Bytes are only summed if there is a column `size_bytes`. A null value counts as an empty text.
     """
     if not by or rows.num_rows == 0:
         return
@@ -455,16 +479,22 @@ def publish(
     summary: Summary | Mapping[str, Any] | None = None,
     unsafe: Sequence[str] = (),
 ) -> PublishedTable:
-    """Publish written parts as the current table of their run date.
+    """Publish what was written as the current table of the run date.
 
-    Parts of failed task attempts are deleted first.
+    Files that failed attempts of tasks have left in the directory of the run are deleted first.
 
     Args:
-        balances: Completeness checks against the inputs.
-        unsafe: Names of safety limits lowered by the environment.
+        state: The state.
+        run: The run.
+        written: The parts.
+        clock: The clock.
+        inputs: The tables from which the rows were computed.
+        balances: Counts that must agree with the inputs, to prove that no row was lost.
+        summary: The summary for the receipt.
+        unsafe: The safety limits that the environment lowers.
 
     Raises:
-        StateError: If the receipt does not balance, or another run was published in the meantime.
+        StateError: If the counts do not agree, or if another run was published in the meantime.
     """
     named = {part.name for part in (*written.parts, *(part for parts in written.side.values() for part in parts))}
     listed = state.files.list(run.path, recursive=True)
@@ -499,5 +529,5 @@ def _work_statistics() -> dict[str, Any]:
 
 
 def parallelism(spark: SparkSession) -> int:
-    """Return the task count of a stage: the session's `spark.sql.shuffle.partitions`."""
+    """Return into how many tasks Spark divides a stage (`spark.sql.shuffle.partitions`)."""
     return int(cast(str, spark.conf.get("spark.sql.shuffle.partitions")))

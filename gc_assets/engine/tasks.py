@@ -1,8 +1,7 @@
-"""Run stage tasks in this process or in Spark executors, depending on their size.
+"""Run tasks in this process if they are small, and in Spark's executors otherwise.
 
-Every Spark job costs at least a tenth of a second, so small tasks run in this process
-(docs/adr/0005-in-process-engine.md). Both variants call the same function on the same files and
-therefore publish the same rows.
+Even the smallest Spark job takes a tenth of a second (docs/adr/0005-in-process-engine.md). In both
+cases, the same function is called with the same files, so the published rows do not differ.
 """
 
 from __future__ import annotations
@@ -20,56 +19,71 @@ from gc_assets.engine.progress import count_jobs, count_progress
 from gc_assets.engine.sessions import is_local
 from gc_assets.engine.tables import PARTS_DDL, REQUESTS, Task, collect, parallelism, run_in_process
 
-# Larger tasks run in executors, to bound the memory of this process. This many rows need about 50
-# MB and less than a second.
+# To limit the memory of this process, larger tasks run in executors. This number of rows needs
+# about 50 MB and less than a second.
 MAX_IN_PROCESS_ROWS: Final = 100_000
-# A single column of this many rows is read in less than a second, batch by batch, with the files in
-# memory.
+# Reading a single column with this many rows takes less than a second. The files are in memory, and
+# the column is read in batches.
 MAX_IN_PROCESS_COLUMN_ROWS: Final = 1_000_000
 MAX_IN_PROCESS_COLUMN_BYTES: Final = 128 * 2**20
-# Limits the number of single requests to the state.
+# Each file needs a request to the state.
 MAX_IN_PROCESS_FILES: Final = 16
-# The first job of a local session also loads classes and starts Python workers. This process scans
-# this many rows in the same time.
+# In a local session, the first job also has to load classes and start Python workers. In that time,
+# this process can scan this many rows.
 MAX_FIRST_SCAN_ROWS: Final = 1_000_000
-# Executors of a local session need the memory of the same machine. A candidate takes about 400
-# bytes, a commit 2 kB.
+# In a local session, using executors does not save memory, because they run on the same machine. A
+# candidate takes about 400 bytes, and a commit 2 kB.
 MAX_LOCAL_ROWS: Final = 500_000
 MAX_LOCAL_FILES: Final = 64
-# Tasks that read more bytes in total run in executors.
+# If its work items have more bytes in total, a task runs in executors.
 MAX_IN_PROCESS_BYTES: Final = 4 * 2**20
-# Larger plans are applied by executors.
+# Plans with more actions are applied by executors.
 MAX_IN_PROCESS_ACTIONS: Final = 2_000
-# A task of unknown size starts in this process. If it yields more, it is repeated in executors.
+# If the size of a task is unknown, it starts in this process. When it exceeds one of these limits,
+# it is repeated in executors.
 MAX_TRIAL_ROWS: Final = 20_000
 MAX_TRIAL_BYTES: Final = 16 * 2**20
 
 
 def run_single_task(spark: SparkSession, task: Task, rows: int, files: int) -> Sequence[Any]:
-    """Run a task over a single row and return the rows that it reports (`PARTS_DDL`).
+    """Run a task that is not divided into work items.
 
     Args:
-        rows: Number of metadata rows read by the task.
-        files: Number of state files read by the task.
+        spark: The session.
+        task: The task.
+        rows: How many rows of the state the task reads.
+        files: How many files of the state the task reads.
+
+    Returns:
+        The rows that the task reports, with the columns `PARTS_DDL`.
     """
     return run_in_process(task, [task_numbers(1)]) if fits_in_process(rows, files) else _run_remote(spark, task, 1)
 
 
 def run_tasks(spark: SparkSession, task: Task, pieces: int, size_bytes: int) -> Sequence[Any]:
-    """Run a task over numbered work items and return the reported rows (`PARTS_DDL`).
+    """Run a task on numbered work items.
 
     Args:
-        task: Task with the input column `id`.
-        size_bytes: Total bytes read by all work items.
+        spark: The session.
+        task: The task, whose input is a column `id` with the numbers of work items.
+        pieces: The number of work items.
+        size_bytes: How many bytes all work items read in total.
+
+    Returns:
+        The rows that the task reports, with the columns `PARTS_DDL`.
     """
     return run_in_process(task, [task_numbers(pieces)]) if size_bytes <= MAX_IN_PROCESS_BYTES else _run_remote(spark, task, pieces)
 
 
 def try_in_process(task: Task, pieces: int) -> list[pa.RecordBatch] | None:
-    """Run a task over `pieces` work items in this process, or return None if it is too large.
+    """Try to run a task in this process, but give up if it yields too much.
 
-    The limits are `MAX_TRIAL_ROWS` and `MAX_TRIAL_BYTES`. The task must have no side effects,
-    because it is repeated in executors after None.
+    The result is None if `MAX_TRIAL_ROWS` or `MAX_TRIAL_BYTES` is exceeded. The caller then repeats
+    the task in executors, so the task must not have side effects.
+
+    Args:
+        task: The task.
+        pieces: The number of work items.
     """
     found: list[pa.RecordBatch] = []
     rows = size_bytes = 0
@@ -84,49 +98,55 @@ def try_in_process(task: Task, pieces: int) -> list[pa.RecordBatch] | None:
 
 
 def read_in_process(task: Task, pieces: int) -> list[pa.RecordBatch]:
-    """Run a task over `pieces` work items (column `id`) in this process.
+    """Run a task on `pieces` work items in this process.
 
-    The caller checks the size with `fits_in_process` first.
+    Check with `fits_in_process` first that it is small enough.
     """
     return list(task(iter([task_numbers(pieces)])))
 
 
 def fits_in_process(rows: int, files: int) -> bool:
-    """Check if a task that reads this many rows and files runs in this process."""
+    """Check if a task with this many rows and files is small enough for this process."""
     return rows <= MAX_IN_PROCESS_ROWS and files <= MAX_IN_PROCESS_FILES
 
 
 def scan_fits_in_process(spark: SparkSession, rows: int, files: int) -> bool:
-    """Check if a scan of this many rows and files runs in this process.
+    """Check if a scan of this many rows and files should run in this process.
 
-    A scan needs the memory of one batch, regardless of the number of rows.
+    A scan only needs memory for one batch. If no Spark job has run yet, larger scans are allowed,
+    because the first job is slow to start.
     """
     is_short = rows <= MAX_FIRST_SCAN_ROWS and files <= MAX_LOCAL_FILES
     return fits_in_process(rows, files) or (is_short and has_run_no_job(spark))
 
 
 def has_run_no_job(spark: SparkSession) -> bool:
-    """Return True if the session is local and its application has not started a job yet."""
+    """Check if the session is local and has not run any job yet."""
     return is_local(spark) and count_jobs(spark) == 0
 
 
 def table_fits_in_process(spark: SparkSession, rows: int, files: int) -> bool:
-    """Check if a table of this many rows and files is computed in this process."""
+    """Check if a table with this many rows and files should be computed in this process."""
     return fits_in_process(rows, files) or (rows <= MAX_LOCAL_ROWS and files <= MAX_LOCAL_FILES and is_local(spark))
 
 
 def column_fits_in_process(rows: int, files: Sequence[int]) -> bool:
-    """Check if one column of this many rows fits in this process. File sizes are in bytes."""
+    """Check if a single column should be read in this process.
+
+    Args:
+        rows: The number of rows.
+        files: The sizes of the files in bytes.
+    """
     return rows <= MAX_IN_PROCESS_COLUMN_ROWS and len(files) <= MAX_IN_PROCESS_FILES and sum(files) <= MAX_IN_PROCESS_COLUMN_BYTES
 
 
 def task_numbers(pieces: int) -> pa.RecordBatch:
-    """Return the input of a task over numbered work items (column `id`)."""
+    """Build the input of a task: a column `id` with the numbers of work items."""
     return pa.RecordBatch.from_pydict({"id": pa.array(range(pieces), pa.int64())})
 
 
 def map_tasks(spark: SparkSession, task: Task, pieces: int, schema: StructType | str) -> DataFrame:
-    """Return a frame with a task's output for numbered work items, one executor task per item."""
+    """Return a data frame with the output of a task. Each work item is a separate Spark task."""
     return spark.range(0, pieces, 1, pieces).mapInArrow(task, schema)
 
 
@@ -136,18 +156,18 @@ def _run_remote(spark: SparkSession, task: Task, pieces: int) -> Sequence[Any]:
 
 
 def max_parallel_tasks(spark: SparkSession, tasks: int) -> int:
-    """Return the maximum number of concurrent tasks.
+    """Return how many tasks may run concurrently.
 
-    The full parallelism is assumed, because a cluster may grow during the stage.
+    A cluster may grow during a stage, so the number does not depend on its current size.
     """
     return min(tasks, spark.sparkContext.defaultParallelism if is_local(spark) else parallelism(spark))
 
 
 @dataclass(frozen=True)
 class BudgetedTask:
-    """Executor task that uses its part of each request budget.
+    """Runs a task in an executor, in which it may use only a part of each request budget.
 
-    The column `requests` contains the requests that it sent.
+    A column `requests` is added to its output, to report the requests that it has sent.
     """
 
     task: Task

@@ -1,10 +1,11 @@
-"""Spans and metrics of stages for OpenTelemetry.
+"""OpenTelemetry spans and metrics for stages.
 
-They are off unless a variable `OTEL_*` is set and the extra `otel` is installed. A provider of the
-surrounding program is used if it exists. Otherwise the exporters of `OTEL_TRACES_EXPORTER` and
-`OTEL_METRICS_EXPORTER` (`otlp` over HTTP, `console` or `none`) are started.
+Telemetry is off unless a variable `OTEL_*` is set and the extra `otel` is installed. If the
+surrounding program has already started a provider, that provider is used. Otherwise the exporters
+named by `OTEL_TRACES_EXPORTER` and `OTEL_METRICS_EXPORTER` are started, which can be `otlp` (over
+HTTP), `console` or `none`.
 
-Attributes contain names and counts, but no addresses or error messages.
+Attributes contain names and counts, but never addresses or error messages.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ REQUESTS: Final = "gc_assets.stage.requests"
 FAILURES: Final = "gc_assets.stage.failures"
 _DISABLED: Final = "OTEL_SDK_DISABLED"
 _NO_EXPORTER: Final = "The OTLP exporter of OpenTelemetry is not installed. Run pip install 'gc-assets[otel]'."
-# Attributes of the metrics. The run date is omitted, because it would create one series per run.
+# Only these attributes are used for metrics. With the run date, every run would be a new series.
 _METRIC_ATTRIBUTES: Final = frozenset({"gc_assets.stage", "gc_assets.owner"})
 _log: Final = logging.getLogger(__name__)
 
 
 class StageRecord:
-    """Counts of a stage, which the stage fills in before it ends."""
+    """What a stage has published and sent. It is filled in before the stage ends."""
 
     def __init__(self) -> None:
         self.rows: dict[str, int] = {}
@@ -45,7 +46,7 @@ class StageRecord:
 
 
 class Telemetry:
-    """Instruments of this process."""
+    """The tracer and the metrics of this process."""
 
     def __init__(self, tracer: Tracer, meter: Meter) -> None:
         self._tracer = tracer
@@ -56,12 +57,12 @@ class Telemetry:
 
     @contextmanager
     def stage(self, name: str, attributes: Mapping[str, str]) -> Generator[StageRecord]:
-        """Record a span and the metrics of a stage.
+        """Record the block as a span, and update the metrics at its end.
 
         Args:
-            name: Name of the span, such as `live_files`.
-            attributes: Attributes of the span. Those in `_METRIC_ATTRIBUTES` are also added to the
-                metrics.
+            name: The name of the span, such as `live_files`.
+            attributes: The attributes of the span. Some of them are also used for the metrics
+                (`_METRIC_ATTRIBUTES`).
         """
         from opentelemetry.trace import Status, StatusCode
 
@@ -90,7 +91,7 @@ class Telemetry:
 
 @contextmanager
 def stage_span(name: str, attributes: Mapping[str, str]) -> Generator[StageRecord]:
-    """Record a stage if telemetry is on. See `Telemetry.stage`."""
+    """Record the block as a stage if telemetry is on (see `Telemetry.stage`)."""
     found = telemetry()
     with found.stage(name, attributes) if found is not None else nullcontext(StageRecord()) as record:
         yield record
@@ -98,7 +99,7 @@ def stage_span(name: str, attributes: Mapping[str, str]) -> Generator[StageRecor
 
 @cache
 def telemetry() -> Telemetry | None:
-    """Return the instruments of this process, or None if telemetry is off."""
+    """Set up telemetry for this process, once. The result is None if telemetry is off."""
     if not is_requested(os.environ):
         return None
     if importlib.util.find_spec("opentelemetry") is None or importlib.util.find_spec("opentelemetry.sdk") is None:
@@ -111,14 +112,14 @@ def telemetry() -> Telemetry | None:
 
 
 def is_requested(environment: Mapping[str, str]) -> bool:
-    """Return True if a variable `OTEL_*` is set and `OTEL_SDK_DISABLED` is not `true`."""
+    """Check if a variable `OTEL_*` is set, and OpenTelemetry is not disabled."""
     if environment.get(_DISABLED, "").lower() == "true":
         return False
     return any(name.startswith("OTEL_") and value for name, value in environment.items() if name != _DISABLED)
 
 
 def _start_providers(environment: Mapping[str, str]) -> None:
-    """Start the providers that the surrounding program has not started."""
+    """Start a tracer and a meter provider, unless the surrounding program has done so."""
     from opentelemetry import metrics, trace
     from opentelemetry.sdk.metrics import MeterProvider
     from opentelemetry.sdk.resources import Resource
@@ -167,7 +168,7 @@ def _metric_reader(environment: Mapping[str, str]) -> Any:
 
 
 def _exporter(environment: Mapping[str, str], variable: str) -> str:
-    """Return the name of a supported exporter: `otlp`, `console` or `none`."""
+    """Read the name of an exporter. It is `none` if the exporter is not supported."""
     name = environment.get(variable) or "otlp"
     if name not in {"otlp", "console", "none"}:
         _log.warning("%s=%s is not supported and is ignored. Use otlp, console or none.", variable, name)
