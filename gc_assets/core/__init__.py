@@ -1,1 +1,1 @@
-"""Small pure modules used by all other packages, without Spark, Dagster or the environment."""
+"""Small, pure modules for all other packages. They do not depend on Spark, Dagster or environment."""

@@ -39,7 +39,11 @@ class Chains:
 
     @classmethod
     def of(cls, nodes: int, child: Ints, parent: Ints, starts: Ints | None = None) -> Self:
-        """Build the longest chains in which each of `starts` is the newest node."""
+        """Partition the nodes into chains that are as long as possible.
+
+        Args:
+            starts: Nodes that have to be the newest node of their chain.
+        """
         only_parent = np.bincount(child, minlength=nodes) == 1
         only_child = np.bincount(parent, minlength=nodes) == 1
         if starts is not None:

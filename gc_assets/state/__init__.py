@@ -1,1 +1,1 @@
-"""Tables owned by gc-assets: schemas, files, parts and receipts. Imports no Spark or Dagster."""
+"""The state of gc-assets, with its schemas, files, parts and receipts, without Spark or Dagster."""

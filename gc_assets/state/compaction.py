@@ -213,7 +213,7 @@ class Segments:
         return found
 
     def paths(self, side: str | None = None) -> list[str]:
-        """Return the paths of `files`."""
+        """Return the paths of the files of the table or of a side table."""
         return [source.path for source in self.files(side)]
 
 

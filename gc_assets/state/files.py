@@ -48,7 +48,7 @@ def _open_azure(root: str, settings: StoreSettings | None) -> Backend:
     from gc_assets.state.bucket_files import BucketFiles
 
     found = settings if isinstance(settings, AzureConfig) else AzureConfig()
-    # Every run writes the state, and a scheduled job may not have the identity that deletes.
+    # Every run writes the state, but a scheduled job may not have the identity that may delete.
     own = found.model_copy(update={"apply_secret_variable": None, "apply_client_id": None})
     return BucketFiles(AzureBucket.of(root, own), AZURE)
 
@@ -59,7 +59,7 @@ def _open_gcs(root: str, settings: StoreSettings | None) -> Backend:
     from gc_assets.state.bucket_files import BucketFiles
 
     found = settings if isinstance(settings, GcsConfig) else GcsConfig()
-    # Every run writes the state, and a scheduled job may not have the identity that deletes.
+    # Every run writes the state, but a scheduled job may not have the identity that may delete.
     own = found.model_copy(update={"apply_service_account": None})
     return BucketFiles(GcsBucket.of(root, own), GCS)
 

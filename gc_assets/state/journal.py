@@ -245,6 +245,9 @@ class State:
 
         Args:
             before: If given, only consider dates before this one.
+
+        Returns:
+            The table, or None if no such date has one.
         """
         for day in reversed(self.dates(group, asset)):
             if before is None or day < before:

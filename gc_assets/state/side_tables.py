@@ -73,7 +73,7 @@ UNCOMMITTED: Final = schema_of(
 
 # The sources that a graph was read from, if they have digests. Schema: `SOURCES`.
 READ_FROM_SIDE: Final = "_read_from"
-# Scratch: commits read by the driver for the executors. Schema: `COMMIT_GRAPH`.
+# Scratch: commits that the driver has read and passes on to executors. Schema: `COMMIT_GRAPH`.
 DRIVER_COMMITS_SIDE: Final = "_passed_on"
 
 # --- manifest_entries ---
@@ -190,7 +190,7 @@ HEADS: Final = pa.schema([("branch", pa.string()), ("container", pa.string())])
 
 # --- lifecycle_paths (lakeFS) ---
 
-# Edits of branches. Schema: `EXPIRY_PLAN`.
+# Edits of branches, which are part of the expiry plan. Schema: `EXPIRY_PLAN`.
 EDITS_SIDE: Final = "_edits"
 
 # --- live_files ---

@@ -74,8 +74,10 @@ def _missing_in(context: RunContext, storage_name: str) -> Iterator[Unreadable]:
 
 
 def _comparable_plans(context: RunContext, storage_name: str) -> list[ListedPlan]:
-    """Return a storage's plans, newest first, without historical plans and those of the other
-    clock.
+    """Return the storage's plans that the current run can be compared with, newest first.
+
+    Historical plans are left out. Rehearsals only use plans of rehearsals, and real runs only plans
+    of real runs.
     """
     plans = list_plans(context.config, storage_name, empty=True)
     return [plan for plan in plans if not plan.header.historical and plan.header.rehearsal == context.clock.is_rehearsal]
@@ -110,7 +112,7 @@ class RouteMissing:
 
     @classmethod
     def of(cls, prefixes: Sequence[str]) -> Self:
-        """Build the task for these prefixes."""
+        """Build a task that moves the rows under these prefixes."""
         # The first claim covers the whole storage, so only keys under a shield have no owner.
         shields = [Claim("", Owner("", None), collect=True), *(Claim(prefix, Owner("", None), collect=False) for prefix in prefixes)]
         return cls(Claims.of(shields))

@@ -201,7 +201,7 @@ class _SkipRefused:
     skipped: Mapping[ActionKey, Result]
 
     def act(self, batch: Sequence[PlannedAction], resumed: Collection[PlannedAction] = ()) -> list[Result]:
-        # An empty identity matches no upload, so none is aborted.
+        # An empty identity does not match any upload, so these uploads are only looked up.
         checked = {row: replace(row, etag="") if row.action_key in self.skipped else row for row in batch}
         results = self.inner.act(list(checked.values()), {checked[row] for row in batch if row in resumed})
         return [

@@ -1,1 +1,1 @@
-"""Read-only reports and queries over published tables, without influence on deletions."""
+"""Read-only reports and queries about published tables. They never influence deletions."""

@@ -132,6 +132,6 @@ def _find_reason(check: _Check) -> str | None:
             return server
         cause = error.__cause__ if isinstance(error, GcError) else error
         reason = cause.strerror if isinstance(cause, OSError) and check.is_storage else None
-        # The message of the subject begins with its name.
+        # A message about the subject already begins with its name, which is not repeated.
         return (reason or str(error)).rstrip(".").removeprefix(f"{check.name}: ")
     return None

@@ -31,7 +31,7 @@ from gc_assets.stores.store import examine_state
 
 # Warn if there is less free space for the state. A run with a million files writes about 100 MB.
 _LOW_SPACE: Final = 2**30
-# Checks that send requests to a lake's or storage's server.
+# These checks send requests to the server of the lake or storage.
 _LAKE_CHECKS: Final = ("visible", "history edits", "addresses", "clocks")
 _STORAGE_CHECKS: Final = ("inventory",)
 # A subject, the name of a check, and the function that runs it.

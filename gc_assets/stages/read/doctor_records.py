@@ -1,6 +1,6 @@
 """Check what gc-assets has recorded, for `doctor`: open plans, the last run and execution logs.
 
-Most checks read only the state. For quarantined files and leases, the storage is read as well.
+Most checks read only the state. To check leases, ids and the trash, the storage is read as well.
 """
 
 from __future__ import annotations

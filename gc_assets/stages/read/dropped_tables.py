@@ -81,7 +81,7 @@ def describe_dropped(context: RunContext, item: DroppedTableSummary, grace_cutof
         is_accepted: True if the run is accepted. Only then does the table's waiting time begin.
     """
     name = f"{context.config.label_of(item.lake)}: {item.table_name or item.table_uuid}"
-    # The last run that read the table is newer than all of the table's files.
+    # All files of the table are older than the last run that read it.
     younger = ". Files younger than the grace period follow later" if item.last_seen > grace_cutoff else ""
     waits_for = item.waits_for.removesuffix(IF_ACCEPTED) if item.waits_for is not None and is_accepted else item.waits_for
     state = f"is planned{younger}" if waits_for is None else f"waits: {waits_for}"

@@ -1,4 +1,4 @@
-"""Look up files in `live_files` by their keys, without Spark."""
+"""Look up files in `live_files` by key, without Spark."""
 
 from __future__ import annotations
 

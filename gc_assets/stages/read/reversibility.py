@@ -23,7 +23,7 @@ from gc_assets.lakes.kinds import kind_of
 
 # Pseudo-outcome of an action that was begun but has no outcome yet, so it may have been executed.
 UNKNOWN: Final = "unknown"
-# Maximum number of reasons listed for each outcome.
+# For each outcome, only the most frequent reasons are listed.
 MAX_REASONS: Final = 3
 NOTHING_CHANGED: Final = "Nothing was changed."
 _NOTHING: Final = "nothing"

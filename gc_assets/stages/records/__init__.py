@@ -1,1 +1,1 @@
-"""Read and write decisions and records: plans, approvals, accepted runs and the quarantine ledger."""
+"""Read and write decisions and records, such as plans, approvals and the quarantine ledger."""

@@ -74,7 +74,7 @@ class _FinishRecord(BaseModel):
 
 
 class _Record(RootModel[dict[str, Any]]):
-    """A JSON object."""
+    """Any JSON object."""
 
 
 class PlanRecord(RenamedKeys):
