@@ -116,7 +116,7 @@ class ClaimAges:
         """
         for at in _upwards(prefix):
             times = self.since.get(at, {})
-            # If a lake claims a prefix for itself, the claim covers the locations of all its tables.
+            # If a lake claims a prefix for itself, it contains the locations of all its tables.
             for name in (table, ""):
                 if name in times:
                     return True, times[name]

@@ -286,7 +286,7 @@ def _chain(type_: pa.DataType) -> _Chain:
         members = _sequence([_chain(field.type) for field in type_])
         return _or_null(lambda value, seed: members(value.values(), seed))
     raise TypeError(
-        f"no hash for columns of type {type_}; published tables hold strings, int32, int64, booleans, dates, timestamps in "
+        f"cannot hash columns of type {type_}; published tables contain strings, int32, int64, booleans, dates, timestamps in "
         "microseconds, and lists, structs and maps from strings of these"
     )
 

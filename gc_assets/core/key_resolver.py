@@ -62,7 +62,7 @@ class KeyResolver:
         """
         self._locations = {name: Location.parse(location) for name, location in storages}
         if len(self._locations) != len(storages):
-            raise UsageError(f"storage names repeat: {', '.join(name for name, _ in storages)}; every storage needs its own")
+            raise UsageError(f"storage names are not unique: {', '.join(name for name, _ in storages)}; give each storage its own name")
         self._aliases = sorted(set(aliases))
         roots = list(self._locations.items())
         self._urls: list[tuple[str, str]] = []

@@ -137,7 +137,7 @@ def list_notifications(summary: Iterable[StorageSummary], now: datetime) -> list
 
 def state_unread(storage: str, reason: str) -> Notification:
     """Create the event for a storage whose state cannot be read."""
-    title = f"storage {storage}: the state cannot be read, so other events of it are unknown"
+    title = f"storage {storage}: the state cannot be read, so its other events are unknown"
     return Notification("state_unread", f"{storage}/state_unread", title, f"{reason}\nSee `gc-assets doctor`.", storage=storage)
 
 

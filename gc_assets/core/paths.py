@@ -192,7 +192,7 @@ def _local_path(address: str, rest: str) -> str:
             raise FormatError(f"address {address!r} contains the host {host!r}; expected file:///path, without a host")
         path = slash + path
     if not path.startswith("/"):
-        raise FormatError(f"address {address!r} contains no absolute path; expected file:///path")
+        raise FormatError(f"address {address!r} does not contain an absolute path; expected file:///path")
     return collapse_path(path)
 
 

@@ -375,7 +375,7 @@ class PlanHeader(RenamedKeys, _Model):
         if self.listed_at is None:
             return None
         listing = f"{self.listed_at:%Y-%m-%d %H:%M} UTC"
-        return f"Made with the listing of {listing}: it contains only files that metadata named once, and no purge."
+        return f"Made with the listing of {listing}, so it contains only files that metadata has referenced before, and no purges."
 
     @property
     def failed_gates(self) -> list[GateResult]:

@@ -250,7 +250,10 @@ class Files:
                 seen = None
                 continue
             time.sleep(random.uniform(0, 0.002 * min(attempt + 1, 50)))  # noqa: S311  (spreads writers; not a secret)
-        raise StateError(f"{self.root}/{path} was replaced by other processes {_ATTEMPTS} times in a row; retry when fewer processes run")
+        raise StateError(
+            f"Cannot change {self.root}/{path}, because other processes replaced it {_ATTEMPTS} times in a row. "
+            "Try again when fewer processes are running."
+        )
 
     def _read_or_absent(self, path: str) -> VersionedContent:
         try:

@@ -134,7 +134,7 @@ class State:
             f"{item.name}: expected {item.expected:,}, found {item.found:,}" for item in receipt.balances if item.expected != item.found
         ]
         if wrong:
-            raise StateError(f"{run.group}/{run.asset} of {run.run_date} is not complete and is not published: " + "; ".join(wrong))
+            raise StateError(f"{run.group}/{run.asset} of {run.run_date} is incomplete and was not published: " + "; ".join(wrong))
         content = receipt.model_dump_json(indent=1).encode()
         self._check_parts(run.path, receipt, listed)
         sha256 = hashlib.sha256(content).hexdigest()

@@ -228,7 +228,7 @@ def assign(configured: Sequence[ConfiguredEntry], registry: Registry, exists: Ex
         elif before.recorded_name != item.name:
             notes.append(_describe_name(item, before.recorded_name))
         elif before.locations and item.location not in before.locations:
-            notes.append(f"{item.scope} {item.name} is at {item.location} now, and was at {before.locations[0]}")
+            notes.append(f"{item.scope} {item.name} is now at {item.location}. Before, it was at {before.locations[0]}")
         after = with_configured_entry(before, item)
         if registry.find(item.scope, before.recorded_name) != after:
             changed.append(after)
@@ -244,7 +244,7 @@ def _describe_reuse(item: ConfiguredEntry, other: RegistryEntry, name: str) -> s
     before = other.locations[0] if other.locations else "an unknown location"
     return (
         f"{item.scope} {item.name} is at {item.location or 'another location'}, but the one on record under this name is at {before}. "
-        f"It counts as new, with the records {name}. If the new address is a mistake, correct it in lakes.yaml. "
+        f"It is treated as new, and its records are stored as {name}. If the new address is a mistake, correct it in lakes.yaml. "
         f"If {item.name} moved there, continue the records {other.recorded_name}: "
         f"{command('rename', other.recorded_name, item.name, by='WHO')}"
     )

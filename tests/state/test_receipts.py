@@ -89,7 +89,7 @@ def test_unbalanced_table_is_rejected(state: State) -> None:
     before = publish_table(state, "a")
     run, parts = start_run(state, "b")
     balances = (Balance(name="refs", expected=3, found=3), Balance(name="manifests read", expected=1234, found=1233))
-    with pytest.raises(StateError, match=r"sales/live_files of 2026-03-14 is not complete.*manifests read: expected 1,234, found 1,233$"):
+    with pytest.raises(StateError, match=r"sales/live_files of 2026-03-14 is incomplete.*manifests read: expected 1,234, found 1,233$"):
         state.publish(run, receipt(run, parts, balances=balances))
     assert current(state) == before
     assert len(list(state.runs("sales", "live_files"))) == 1
