@@ -120,8 +120,8 @@ def refuse_apply(context: RunContext, plan: StoredPlan, phases: Sequence[str] = 
     """Refuse an apply that the configuration or the state does not allow.
 
     Raises:
-        GateRefused: For example, if the storage is in mode `plan`, the plan is not approved, or the
-            policy has changed since.
+        GateRefused: If the apply is not allowed, for example because the storage is in mode `plan`,
+            the plan is not approved, or the policy has changed.
     """
     header = plan.header
     begun = has_begun(context.state, header)
