@@ -41,7 +41,7 @@ class Verdict:
     Attributes:
         passed: Whether the check passed.
         numbers: The numbers behind the result, which Dagster can plot.
-        description: What is wrong, or None.
+        description: The problem, or None.
         details: Further metadata, such as the names of failed items.
     """
 
@@ -57,7 +57,7 @@ class Check:
 
     Attributes:
         name: The name of the check.
-        danger: What the check prevents or reports.
+        danger: The danger that the check prevents or reports.
         evaluate: The function that performs it.
         blocking: Whether a failure fails the step.
         refuses: Whether a failure refuses the plan. It is reported with severity ERROR, but does

@@ -1,7 +1,7 @@
 """A sensor that notifies the targets configured under `notify`. Off by default.
 
-What was already delivered is recorded in the cursor of the sensor. If you reset the cursor, all
-active events are sent again.
+The cursor of the sensor records the events that were already delivered. If you reset the cursor,
+all active events are sent again.
 """
 
 from __future__ import annotations

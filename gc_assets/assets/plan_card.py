@@ -56,7 +56,7 @@ def plan_card(plan: StoredPlan, config: Config, now: datetime, tables: Sequence[
         plan: The plan.
         config: The configuration.
         now: The current time, which determines the plan's status.
-        tables: What the plan does with each table.
+        tables: The effects of the plan on each table.
     """
     cards = ["\n".join(_lines(plan, config, now, tables, detail)) for detail in (_FULL, _MEDIUM, _SHORT)]
     return next((card for card in cards if page_length(card) <= MAX_CHARACTERS), cards[-1])

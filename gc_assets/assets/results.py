@@ -1,4 +1,4 @@
-"""What Dagster shows about a published table: figures, a sample of its rows, and check results.
+"""Results of a published table in Dagster: figures, a sample of its rows, and check results.
 
 Everything is read back from the state, so the page shows what was really published.
 """

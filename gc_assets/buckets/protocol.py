@@ -36,7 +36,7 @@ QUARANTINED: Final = "gc-assets-quarantined"
 RESTORED: Final = "gc-assets-restored"
 COPY_ENTRIES: Final = frozenset({QUARANTINED, RESTORED})
 
-# What is known about a request:
+# The outcome of a request, as far as it is known:
 # done: It was executed.
 # absent: There is no object at the key.
 # changed: The condition was false, so nothing was changed.
@@ -52,7 +52,7 @@ class Change:
     """The result of a request to change a bucket.
 
     Attributes:
-        verdict: What is known about the request.
+        verdict: The outcome of the request, as far as it is known.
         error: The error, unless the verdict is `done`.
         version_id: The version that was created, if the bucket keeps versions.
         marker: The delete marker that was created, if any.
@@ -83,7 +83,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """What a response contains about an object.
+    """Information about an object, taken from a response.
 
     Attributes:
         identity: The same identity as in listings (see `identity.py`).

@@ -29,7 +29,7 @@ _REFRESHES_PER_SECOND: Final = 2
 
 
 class CommandProgress:
-    """What a command is doing: the stage that is running, or an activity between stages."""
+    """The current activity of a command: the stage that is running, or work between stages."""
 
     def __init__(self) -> None:
         self._activity = ""

@@ -1,1 +1,1 @@
-"""What stages need to run: Spark sessions, tasks, table I/O, progress and the run context."""
+"""The environment in which stages run: Spark, tasks, table I/O, progress and the run context."""

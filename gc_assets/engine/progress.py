@@ -55,10 +55,10 @@ class StageProgress:
 
     Attributes:
         name: The table, its owner and the run date.
-        activity: What the stage is doing.
+        activity: The current activity of the stage.
         seconds: How long it has been running.
         rate: How much has been done, and how fast. None if nothing is counted.
-        outer_activity: What the enclosing stage is doing, if there is one.
+        outer_activity: The current activity of the enclosing stage, if there is one.
     """
 
     name: str
@@ -230,7 +230,7 @@ def count_progress(unit: str, done: Callable[[], int], total: int | None = None)
     """Show the progress of the current activity during the block.
 
     Args:
-        unit: What is counted, for example `files`.
+        unit: The unit that is counted, for example `files`.
         done: Returns how many units are done. It is called from another thread, at most once a
             second. If it raises an error, no progress is shown.
         total: The total number of units, if it is known.

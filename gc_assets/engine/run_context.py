@@ -1,4 +1,4 @@
-"""What all stages of a run share, apart from Spark. All values can be pickled."""
+"""The context that all stages of a run share, apart from Spark. All values can be pickled."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class WrittenParts:
-    """What was written for a table that is not published yet.
+    """The files and figures of a table that was written but is not published yet.
 
     Attributes:
         parts: The parts of the table itself.

@@ -38,7 +38,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 class StageRecord:
-    """What a stage has published and sent. It is filled in before the stage ends."""
+    """The numbers of published rows and sent requests. A stage fills them in before it ends."""
 
     def __init__(self) -> None:
         self.rows: dict[str, int] = {}

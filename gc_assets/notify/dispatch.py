@@ -23,7 +23,7 @@ _TIMEOUT_SECONDS: Final = TIMEOUT_SECONDS + 5
 
 @dataclass(frozen=True, slots=True)
 class DeliveryResult:
-    """What was delivered, and what failed.
+    """The result of sending the active events to all targets.
 
     Attributes:
         delivered: How many events each target received.
@@ -50,7 +50,7 @@ def deliver(targets: Sequence[Target], active: Iterable[Notification], deliverie
     Args:
         targets: The configured targets.
         active: The events that are currently active.
-        deliveries: What was delivered by earlier calls.
+        deliveries: The record of deliveries by earlier calls.
         is_all: Whether `active` is complete. If it is, events that are missing from it have ended.
     """
     now = list(active)

@@ -16,7 +16,7 @@ from gc_assets.notify import TIMEOUT_SECONDS, DeliveryError
 def run_command(target: Command, notifications: Sequence[Notification]) -> None:
     """Run the command and write the notifications to its standard input as JSON.
 
-    What the command prints to standard output is discarded. Standard error is inherited.
+    The command's standard output is discarded. Its standard error is inherited.
 
     Raises:
         DeliveryError: If the command cannot be started, fails or times out. After a timeout, the

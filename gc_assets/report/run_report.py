@@ -141,7 +141,7 @@ class StoragePage:
     Attributes:
         header: The plan of the run date, if there is one.
         status: The status of this plan.
-        decisions: Who has approved or rejected the plan.
+        decisions: The approvals and rejections of the plan.
         headline: A sentence about what the plan does.
         stored: How many bytes are stored now and after the plan.
         tables: The tables with the most garbage. `tables_left_out` counts the others.
@@ -203,7 +203,7 @@ class TableRequests:
 
 @dataclass(frozen=True, slots=True)
 class ScanTerms:
-    """What the results of a scan are based on, and how to turn the scan into a configuration.
+    """The basis of a scan's results, and the configuration that `gc-assets init` would write.
 
     Attributes:
         addresses: The addresses that were scanned.

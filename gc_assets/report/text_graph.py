@@ -18,7 +18,7 @@ class GraphLine:
     Attributes:
         lanes: The drawing, such as `| *`.
         text: The description of the commit at `*`. Empty if the line only merges lanes.
-        lanes_below: What to draw next to the text if it has to be wrapped.
+        lanes_below: The lanes to draw next to the text if it has to be wrapped.
     """
 
     lanes: str

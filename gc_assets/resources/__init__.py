@@ -1,1 +1,1 @@
-"""Dagster resources and the environments they open: Java, Spark sessions, Spark Connect servers."""
+"""Dagster resources, and what they need: Java, Spark sessions and Spark Connect servers."""

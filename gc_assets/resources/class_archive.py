@@ -1,8 +1,9 @@
-"""Class data sharing for Spark's JVM (JEP 310, JEP 350).
+"""Make Spark start faster with class data sharing (JEP 310, JEP 350).
 
-Spark's classes are parsed once per environment and mapped at later starts. `make env` writes the
-archive with `python -m gc_assets.resources.class_archive`. The JVM ignores the archive unless it
-matches the JVM's version, the class path, and the size and time of each jar.
+Spark's classes are parsed once and stored in an archive, which the JVM maps at later starts.
+`make env` creates the archive with `python -m gc_assets.resources.class_archive`. It can never
+become outdated: the JVM ignores the archive unless its own version, the class path, and the size
+and time of each jar are the same.
 """
 
 from __future__ import annotations
@@ -24,31 +25,31 @@ COMMAND: Final = "python -m gc_assets.resources.class_archive"
 _WARM_UP: Final = "gc_assets.resources.warm_up"
 _QUIET: Final = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 _TIMEOUT_SECONDS: Final = 300.0  # seconds
-_MIN_BYTES: Final = 1 << 20  # a smaller archive contains only a header
+_MIN_BYTES: Final = 1 << 20  # smaller archives contain nothing but a header
 
 
 def archive_path(home: str) -> Path:
-    """Return the path of this environment's archive for the Java in `home`. The file may not exist."""
+    """Return where the archive for the Java in `home` is, if it exists."""
     environment_key = "\0".join((os.path.realpath(home), pyspark.__version__, str(Path(pyspark.__file__).resolve())))
     return Path(sys.prefix) / "share" / "gc-assets" / f"classes-{sha256(environment_key.encode()).hexdigest()[:16]}.jsa"
 
 
 def jvm_options(home: str) -> str:
-    """Return the JVM options that map the archive, or an empty string if it does not exist."""
+    """Return the options with which the JVM maps the archive. Empty if there is no archive."""
     path = archive_path(home)
-    # Spark's launcher splits the options at spaces.
+    # A path with a space does not work, because Spark's launcher splits options at spaces.
     if not path.is_file() or " " in str(path):
         return ""
     return f"-XX:SharedArchiveFile={path} {_QUIET}"
 
 
 def write_archive(home: str) -> Path:
-    """Start Spark once, run typical work, and write an archive of the loaded classes.
+    """Start Spark, run typical queries, and archive all classes that were loaded.
 
-    This takes about a minute. An existing archive is kept until the new one is complete.
+    This takes about a minute. An existing archive is replaced only when the new one is complete.
 
     Raises:
-        UsageError: If Java wrote no archive. The message contains the end of its output.
+        UsageError: If Java did not write the archive. The message contains the end of its output.
     """
     path = archive_path(home)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -73,7 +74,7 @@ def write_archive(home: str) -> Path:
 
 
 def main() -> None:
-    """Write the archive if it does not exist."""
+    """Write the archive, unless it already exists."""
     try:
         home = ensure_java_home()
         if not archive_path(home).is_file():

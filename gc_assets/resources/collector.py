@@ -1,4 +1,4 @@
-"""The Dagster resource used by all assets: the platform and its Spark."""
+"""The Dagster resource that all assets use."""
 
 from __future__ import annotations
 
@@ -16,8 +16,12 @@ from gc_assets.resources.spark import SparkRuntime
 
 @dataclass(frozen=True)
 class Collector:
-    """Arguments of all stages. `as_of` replaces the start of the run date when ages are
-    measured.
+    """The platform and the Spark that stages use.
+
+    Attributes:
+        platform: The platform.
+        runtime: Opens the Spark session.
+        as_of: The time to which ages refer, instead of the start of the run date.
     """
 
     platform: Platform
@@ -29,7 +33,7 @@ class Collector:
         return cls(platform, runtime or SparkRuntime.from_config(platform.config.spark), as_of)
 
     def run_context(self, partition_key: str) -> RunContext:
-        """Return the context of a run date.
+        """Create the run context for a partition.
 
         Raises:
             UsageError: If the date is outside the partitions.
@@ -37,5 +41,5 @@ class Collector:
         return self.platform.run_context(date.fromisoformat(partition_key), self.as_of)
 
     def spark(self) -> SparkSession:
-        """Return the session. It is opened on first use, so steps without Spark do not start one."""
+        """Return the Spark session. It is opened on first use, since not all steps need Spark."""
         return self.runtime.session(partial(was_small, self.platform.config))

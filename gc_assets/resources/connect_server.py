@@ -1,7 +1,9 @@
-"""Select and stop the local Spark Connect server of this environment and release.
+"""Use a separate local Spark Connect server for each environment and release.
 
-pyspark keeps one local server per user and compares only the version of Spark. The workers of a
-server run the code of its environment, so each environment and release needs its own server.
+pyspark itself keeps a single local server for each user, and only compares the version of Spark.
+This is not enough, because the workers of a server run the code of the environment in which the
+server was started.
+
 `python -m gc_assets.resources.connect_server --stop` stops the server of this environment.
 """
 
@@ -29,22 +31,21 @@ import gc_assets
 from gc_assets.core.errors import UsageError
 from gc_assets.resources.spark_version import require_local_server
 
-# Variable of pyspark: the file with the address of the local server.
+# pyspark stores the address of its local server in the file named by this variable.
 DISCOVERY: Final = "SPARK_LOCAL_CONNECT_DISCOVERY"
 _PREFIX: Final = "gc-assets-"
 _FILE: Final = "connect-local.json"
 _CLASS: Final = "org.apache.spark.sql.connect.service.SparkConnectServer"
-# An idle server ends within a second. A server that still runs after this time is killed.
+# Usually, an idle server ends within a second. After this time, it is killed.
 TERMINATION_SECONDS: Final = 7.0
 _KILL_SECONDS: Final = 2.0
 
 
 def identity() -> str:
-    """Return a digest of the code run by a local server's workers: environment, Python, Spark and
-    gc-assets.
+    """Compute a digest that identifies the code which workers of a local server run.
 
-    The executable's name is not included, because `python` and `python3` of an environment are the
-    same program.
+    It depends on the environment and on the versions of Python, Spark and gc-assets. The name of
+    the executable is not included, because `python` and `python3` of an environment are the same.
     """
     home = str(Path(gc_assets.__file__).resolve().parent)
     parts = [sys.prefix, sys.version, pyspark.__version__, pyspark.__file__, gc_assets.__version__, home]
@@ -52,13 +53,16 @@ def identity() -> str:
 
 
 def use_own_server(environment: MutableMapping[str, str]) -> Path:
-    """Make pyspark use only a server with this identity, and return its directory.
+    """Make pyspark use the server of this environment and release.
 
-    If the environment specifies a discovery file, the directories are created next to it.
+    If the environment already specifies a discovery file, the directory is created next to it.
+
+    Returns:
+        The directory of the server.
 
     Raises:
-        UsageError: If pyspark has no such server, or if other users can read or replace its
-            credentials.
+        UsageError: If this pyspark has no reusable server, or if other users could read or replace
+            the server's credentials.
     """
     require_local_server()
     directory, own = _server_directory(environment)
@@ -71,11 +75,11 @@ def use_own_server(environment: MutableMapping[str, str]) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class LocalServer:
-    """A running local server.
+    """A local server that is running.
 
     Attributes:
-        directory: The directory of its address, logs and sessions.
-        pid: The process id.
+        directory: Where its address, logs and sessions are stored.
+        pid: Its process id.
     """
 
     directory: Path
@@ -83,12 +87,16 @@ class LocalServer:
 
     @classmethod
     def in_directory(cls, directory: Path) -> LocalServer | None:
-        """Return the server recorded in a directory, or None if its process does not run."""
+        """Find the server that is recorded in a directory. None if its process has ended."""
         pid = _recorded_pid(directory)
         return cls(directory, pid) if pid is not None and _is_server(pid) else None
 
     def stop(self) -> bool:
-        """End the process, or kill it if it does not end in time. Return False if it still runs."""
+        """Stop the server. If it does not end in time, it is killed.
+
+        Returns:
+            False if the process is still running.
+        """
         for number, seconds in ((signal.SIGTERM, TERMINATION_SECONDS), (signal.SIGKILL, _KILL_SECONDS)):
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
@@ -101,7 +109,7 @@ class LocalServer:
         return False
 
     def _forget(self) -> None:
-        """Remove the records of this process, but not those of a server started in the meantime."""
+        """Remove the files of this server, unless another server has been started since then."""
         if _recorded_pid(self.directory) == self.pid:
             (self.directory / _FILE).unlink(missing_ok=True)
         for path in self.directory.glob("spark-*.pid"):
@@ -117,11 +125,11 @@ def _recorded_pid(directory: Path) -> int | None:
 
 
 def describe_server(environment: Mapping[str, str]) -> str:
-    """Describe the local server that would be used, and count the others, without creating files.
+    """Describe the local server that would be used, and count other servers. Nothing is created.
 
     Raises:
-        UsageError: If pyspark has no such server, or if other users can read or replace its
-            credentials.
+        UsageError: If this pyspark has no reusable server, or if other users could read or replace
+            the server's credentials.
     """
     require_local_server()
     directory, own = _server_directory(environment)
@@ -143,12 +151,12 @@ def _running_servers(parent: Path) -> Iterator[LocalServer]:
 
 
 def _is_server(pid: int) -> bool:
-    """Check if the process is a Connect server, because the id may have been reused since."""
+    """Check if a process is a Connect server. Its id may have been reused for something else."""
     return _CLASS in _command_line(pid)
 
 
 def _command_line(pid: int) -> str:
-    """Return the command line of a process. Empty if it has ended."""
+    """Return the command line of a process, or an empty text if it has ended."""
     if Path("/proc/self").exists():
         try:
             return Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
@@ -158,10 +166,10 @@ def _command_line(pid: int) -> str:
 
 
 def create_private(environment: Mapping[str, str]) -> Path:
-    """Create and return this user's directory for files about servers.
+    """Create a directory for files about servers, which only the current user can access.
 
     Raises:
-        UsageError: If other users can read or replace its files.
+        UsageError: If other users could read or replace files in it.
     """
     parent = _parent_directory(environment)
     if not environment.get(DISCOVERY):
@@ -176,7 +184,7 @@ def _parent_directory(environment: Mapping[str, str]) -> Path:
 
 
 def _server_directory(environment: Mapping[str, str]) -> tuple[Path, tuple[Path, ...]]:
-    """Return the server directory for this identity, and the directories to create for it."""
+    """Return the directory of this environment's server, and which directories must be created."""
     parent = _parent_directory(environment)
     if parent.name == _PREFIX + identity():  # already set by this process or its parent
         return parent, ()
@@ -194,7 +202,7 @@ def _require_private(path: Path) -> None:
 
 
 def main() -> None:
-    """Stop the local servers selected on the command line."""
+    """Stop local servers, as selected on the command line."""
     parser = argparse.ArgumentParser(prog="python -m gc_assets.resources.connect_server", description="Stop local Spark Connect servers.")
     parser.add_argument("--stop", action="store_true", required=True, help="Stop the server of this environment and release.")
     parser.add_argument("--all", action="store_true", help="Also stop your servers of other environments and releases.")

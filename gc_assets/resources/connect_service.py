@@ -1,5 +1,6 @@
-"""Open a session on an existing Spark Connect server, and reject unsuitable servers before a run
-starts.
+"""Open sessions on an existing Spark Connect server, which this package does not start or stop.
+
+Unsuitable servers are rejected before a run starts.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ _SESSION_PREFIX: Final = "spark.sql."
 
 
 def open_service(remote: str, token: str | None, conf: Mapping[str, str]) -> SparkSession:
-    """Open a session on the server, with this package and `spark.archives` as its artifacts.
+    """Open a session on a server, and send this package and `spark.archives` to it.
 
-    The session of an earlier process on this machine is reused if it has the same settings and
-    artifacts.
+    If an earlier process on this machine had a session with the same settings and artifacts, that
+    session is reused.
 
     Raises:
-        UsageError: If the server rejects the session, or has another minor version of Spark.
-        GcError: If the server does not answer, or if other processes use all sessions.
+        UsageError: If the server refuses the session, or runs another minor version of Spark.
+        GcError: If the server does not answer, or if all sessions are used by other processes.
     """
     url, place = _with_parameter(remote, "token", token), without_parameters(remote)
     _require_answer(url, place)
@@ -49,7 +50,7 @@ def open_service(remote: str, token: str | None, conf: Mapping[str, str]) -> Spa
         builder = SparkSession.builder.remote(_with_parameter(url, "session_id", session_id)).appName("gc-assets")
         for key, value in settings.items():
             builder = builder.config(key, value)
-        # `getOrCreate` could return an existing session of another server.
+        # Unlike `getOrCreate`, this never returns an existing session of another server.
         return builder.create()
 
     before = SparkSession.getActiveSession()
@@ -68,7 +69,7 @@ def _prepare(spark: SparkSession, conf: Mapping[str, str], place: str) -> None:
 
 
 def _artifact_versions(conf: Mapping[str, str]) -> dict[str, str]:
-    """Return the versions of the artifacts: a digest of this package, and the archives' times."""
+    """Identify the artifacts, so that a session with outdated artifacts is not reused."""
     found = {"package": hashlib.sha256(build_package().read_bytes()).hexdigest()}
     for archive in _archives(conf):
         file = Path(archive.partition("#")[0])
@@ -82,10 +83,10 @@ def _archives(conf: Mapping[str, str]) -> list[str]:
 
 
 def send_artifacts(spark: SparkSession, conf: Mapping[str, str], place: str) -> None:
-    """Send this package and `spark.archives` to the server.
+    """Send this package and `spark.archives` to a server.
 
     Raises:
-        UsageError: If the server does not accept them, because it is not Spark's own server.
+        UsageError: If the server does not accept them. Servers other than Spark's own may not.
     """
     try:
         spark.addArtifacts(str(build_package()), pyfile=True)
@@ -99,7 +100,7 @@ def send_artifacts(spark: SparkSession, conf: Mapping[str, str], place: str) -> 
 
 
 def _with_parameter(address: str, name: str, value: str | None) -> str:
-    """Return the address with a parameter of Spark Connect, unless the value is None."""
+    """Add a parameter to the address of a Spark Connect server, unless its value is None."""
     if value is None:
         return address
     place = address.rstrip("/;")
@@ -107,7 +108,7 @@ def _with_parameter(address: str, name: str, value: str | None) -> str:
 
 
 def _require_answer(url: str, place: str) -> None:
-    # pyspark itself would retry for ten minutes.
+    # Without this check, pyspark would retry for ten minutes.
     channel = DefaultChannelBuilder(url).toChannel()
     try:
         grpc.channel_ready_future(channel).result(timeout=ANSWER_SECONDS)

@@ -1,11 +1,12 @@
-"""Reuse sessions of a Spark Connect server, each by at most one process at a time.
+"""Reuse sessions of a Spark Connect server.
 
-A server keeps a Python daemon and a thread for every session until the server ends (Spark 4.3.0 and
-older, SPARK-54055). Therefore processes that run one after the other use the same session, with
-warm workers. The number of sessions is the number of concurrent processes, at most `MAX_SESSIONS`.
+Up to Spark 4.3.0, a server keeps a Python daemon and a thread for every session until the server
+itself ends (SPARK-54055). They would accumulate if each process opened a new session. Processes
+that run one after the other therefore use the same session, which also has warm workers. There are
+as many sessions as concurrent processes, up to `MAX_SESSIONS`.
 
-Each session has a file on this machine, which its process locks. The lock ends with the process,
-even if the process is killed.
+To make sure that a session is used by one process at a time, each session has a file on this
+machine, which the process locks. The lock is released when the process ends, even if it is killed.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 class SessionFile:
-    """A locked file with the id and settings of a session. It stays locked until it is closed."""
+    """A file with the id and settings of a session, which is locked until it is closed."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -46,7 +47,7 @@ class SessionFile:
 
     @classmethod
     def lock(cls, path: Path) -> SessionFile | None:
-        """Return the file, or None if another process uses it."""
+        """Open and lock a file, or return None if another process uses it."""
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -60,18 +61,18 @@ class SessionFile:
         return self._record.get("session_id")
 
     def rank(self, settings: str) -> int:
-        """Return the rank of this file for `settings`. The file with the lowest rank is preferred."""
+        """Rate how suitable the session is for `settings`. Lower is better."""
         if self.session_id is None:
             return NO_SESSION
         return SAME_SETTINGS if self._record.get("settings") == settings else OTHER_SETTINGS
 
     def is_unchanged(self, state: str) -> bool:
-        """Check if the session still has the settings of its first use."""
+        """Check if the session still has the settings that it had when it was opened."""
         return self._record.get("state") == state
 
     def save(self, session_id: str, settings: str, state: str) -> None:
         self._record = {"session_id": session_id, "settings": settings, "state": state}
-        with suppress(OSError):  # without a record, the next process opens another session
+        with suppress(OSError):  # if this fails, the next process just opens a new session
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, json.dumps(self._record).encode(), 0)
 
@@ -81,16 +82,16 @@ class SessionFile:
     def _read(self) -> dict[str, str]:
         try:
             found = json.loads(os.pread(self._descriptor, 10_000, 0))
-        except ValueError:  # empty, or of a process that was killed during the write
+        except ValueError:  # empty, or incomplete because a process was killed
             return {}
         return found if isinstance(found, dict) and _is_uuid(found.get("session_id")) else {}
 
 
 class SessionPool:
-    """The sessions of one server, as used by this process.
+    """This process's access to the sessions of a server.
 
     Args:
-        directory: The directory of the files. It is created.
+        directory: Where the files of the sessions are stored. Created if missing.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -104,15 +105,15 @@ class SessionPool:
         connect: Callable[[str], SparkSession],
         prepare: Callable[[SparkSession], None] = lambda _: None,
     ) -> SparkSession:
-        """Reopen the session of an earlier process, or open a new one if no suitable one is free.
+        """Reuse the session of an earlier process. If there is no suitable one, open a new session.
 
         Args:
-            settings: All properties that distinguish sessions: settings, and digests of files.
-            connect: Opens the session with an id, and applies the settings.
-            prepare: Prepares a new session, for example with files.
+            settings: Everything that distinguishes sessions, such as settings and digests of files.
+            connect: Opens the session with a given id, and applies the settings.
+            prepare: Prepares a new session, for example by sending files.
 
         Raises:
-            GcError: If other processes use all sessions.
+            GcError: If all sessions are used by other processes.
         """
         with self._lock:
             wanted = _digest(settings)
@@ -122,7 +123,7 @@ class SessionPool:
             return spark or _open_new(self._file, wanted, connect, prepare)
 
     def close(self) -> None:
-        """Release the session, so that other processes can use it."""
+        """Release the session for use by other processes."""
         with self._lock:
             if self._file is not None:
                 self._file.close()
@@ -131,12 +132,12 @@ class SessionPool:
 
 @cache
 def session_pool(directory: Path) -> SessionPool:
-    """Return this process's pool for a directory. Every call returns the same pool."""
+    """Return this process's pool for a directory, which is created on the first call."""
     return SessionPool(directory)
 
 
 def count_used(directory: Path) -> int:
-    """Count the sessions currently used by processes."""
+    """Count the sessions that are in use."""
     used = 0
     for path in directory.glob("*.json"):
         file = SessionFile.lock(path)
@@ -148,10 +149,11 @@ def count_used(directory: Path) -> int:
 
 
 def _reconnect(file: SessionFile, settings: str, connect: Callable[[str], SparkSession]) -> SparkSession | None:
-    """Reopen the session of a file.
+    """Reopen the session that is recorded in a file.
 
-    Returns None if the server has closed the session, or if it was not prepared for `settings` or
-    has changed since. In these cases the session is closed.
+    The result is None if the server has already closed the session. If the session was not prepared
+    for `settings`, or if its settings have been changed since, it is closed and the result is None
+    as well.
     """
     before = SparkSession.getActiveSession()
     try:
@@ -174,8 +176,8 @@ def _open_new(
     spark = connect(session_id)
     try:
         prepare(spark)
-        # If the server no longer knows the id, it opens a new session, which does not have this
-        # setting.
+        # A server that has forgotten the id would silently open a new session. Such a session does
+        # not have this setting.
         spark.conf.set(MARKER, session_id)
         file.save(session_id, settings, _digest(spark.conf.getAll))
     except BaseException:
@@ -185,7 +187,7 @@ def _open_new(
 
 
 def stop_refused(others: SparkSession | None) -> None:
-    """Stop a session rejected by the server, because pyspark keeps it as the active session."""
+    """Stop a session that the server has refused, but that pyspark still keeps as active."""
     refused = SparkSession.getActiveSession()
     if refused is not None and refused is not others:
         with suppress(PySparkException):
@@ -193,7 +195,7 @@ def stop_refused(others: SparkSession | None) -> None:
 
 
 def _wait_for_file(directory: Path, settings: str) -> SessionFile:
-    """Lock the most suitable file, waiting for one if other processes use all of them."""
+    """Lock the most suitable file. If other processes use all of them, wait for one."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     started = monotonic()
     is_logged = False
@@ -211,7 +213,7 @@ def _wait_for_file(directory: Path, settings: str) -> SessionFile:
 
 
 def _lock_best(directory: Path, settings: str) -> SessionFile | None:
-    """Lock the file of a free session, preferably one with these settings. None if none is free."""
+    """Lock the most suitable file that is not in use. None if all of them are."""
     best: SessionFile | None = None
     for number in range(MAX_SESSIONS):
         file = SessionFile.lock(directory / f"{number}.json")

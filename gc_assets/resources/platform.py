@@ -1,4 +1,4 @@
-"""Read the environment once, and return configuration, clock and lowered limits as values."""
+"""Load the configuration and everything else that depends on environment variables."""
 
 from __future__ import annotations
 
@@ -30,11 +30,14 @@ _log: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """A configuration with its clock.
+    """A configuration, and what the environment adds to it.
 
     Attributes:
-        unsafe: The safety limits lowered by the environment.
-        names_error: The reason why the recorded names could not be read, or None.
+        config: The configuration.
+        clock: The clock, which is fixed in a rehearsal.
+        unsafe: The safety limits that the environment lowers.
+        path: The path of the configuration file.
+        names_error: Why the recorded names could not be read, if this failed.
     """
 
     config: Config
@@ -46,7 +49,7 @@ class Platform:
     night = RenamedAttribute("run_context")
 
     def run_context(self, run_date: date, as_of: datetime | None = None) -> RunContext:
-        """Return the context of a run date.
+        """Create the context for a run date.
 
         Raises:
             UsageError: If the date is outside the partitions.
@@ -60,7 +63,7 @@ class Platform:
 
 
 def config_path(environment: Mapping[str, str], given: str | None = None) -> Path:
-    """Return the path of the configuration: `given`, `$GC_ASSETS_CONFIG` or `./lakes.yaml`."""
+    """Choose the configuration file: `given`, `$GC_ASSETS_CONFIG` or `./lakes.yaml`."""
     return Path(given or environment.get(CONFIG_VARIABLE) or DEFAULT_CONFIG)
 
 
@@ -69,13 +72,14 @@ def load_platform(environment: Mapping[str, str], given: str | None = None, *, r
 
     Args:
         environment: The environment variables.
-        given: The path of the configuration, if given.
-        require_names: True to raise an error if the recorded names cannot be read. If False, the
-            platform then has no run context, but Dagster can load the code location.
+        given: The path of the configuration, if the user has specified one.
+        require_names: Whether to raise an error if the recorded names cannot be read. With False,
+            Dagster can load the code location although the state is unreadable. Creating a run
+            context fails in this case.
 
     Raises:
         UsageError: If the configuration or a variable is invalid.
-        StateError: If `require_names` is True and the recorded names cannot be read.
+        StateError: If the recorded names cannot be read and `require_names` is True.
     """
     path = config_path(environment, given)
     floor, unsafe = GRACE_FLOOR, []
@@ -102,20 +106,22 @@ def load_platform(environment: Mapping[str, str], given: str | None = None, *, r
 
 
 def read_config(path: Path, environment: Mapping[str, str], floor: timedelta, text: str | None = None) -> Config:
-    """Load the configuration at `path`, completed with settings from the lakes' own libraries.
+    """Load a configuration file, and add settings that the libraries of lakes would use.
 
     Args:
-        floor: The lowest accepted grace period.
-        text: The content of the file, if it is on another machine.
+        path: The path of the file.
+        environment: The environment variables.
+        floor: The shortest grace period that is allowed.
+        text: The content of the file, if the file itself is on another machine.
     """
     config = load_config(path, environment, config_models(), floor, find_unsupported_settings, text)
     return config.model_copy(update={"lakes": tuple(lake.with_library_settings() for lake in config.lakes)})
 
 
 def clock_of(environment: Mapping[str, str]) -> Clock:
-    """Return the real clock, or a clock set by `GC_ASSETS_UNSAFE_NOW`.
+    """Create the clock, which is real unless `GC_ASSETS_UNSAFE_NOW` is set.
 
-    A time without a zone is UTC.
+    The time in this variable is in UTC unless it has a time zone.
     """
     text = environment.get(NOW_VARIABLE)
     if not text:

@@ -1,8 +1,8 @@
-"""Open the Spark session of a configuration.
+"""Open the Spark session that a configuration asks for.
 
-This is a session of this process with local or remote executors, a session on a Spark Connect
-server, or the application for which spark-submit started this process. Stages only use a
-`SparkSession`.
+There are three possibilities: a session in this process with local or remote executors, a session
+on a Spark Connect server, or the application for which spark-submit has started this process.
+Stages do not need to distinguish them, because they only use a `SparkSession`.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from gc_assets.resources.executors import build_package, check_executors
 from gc_assets.resources.java import ensure_java_home
 from gc_assets.resources.spark_version import is_spark_3, minor, require_connect, require_equal, require_supported
 
-# Settings that every stage requires. Times are UTC, casts are strict, batches are large enough for
-# vectorised Python, and the driver lists the parts of a table, because a job would cost more. A
-# limit reads all partitions at the same time.
+# All stages rely on these settings. Times are in UTC, casts are strict, and batches are large
+# enough for vectorised Python. The driver lists the parts of a table itself, because a job would
+# take longer. A query with a limit reads all partitions at the same time.
 STAGE_CONF = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
@@ -51,35 +51,34 @@ STAGE_CONF = {
     "spark.sql.shuffle.partitions": "16",
     "spark.sql.adaptive.enabled": "true",
 }
-# Settings of every application, regardless of where its driver was started.
+# Settings for all applications, no matter where their driver was started.
 APPLICATION_CONF: Final = {
     "spark.app.name": "gc-assets",
     "spark.speculation": "false",
     "spark.python.daemon.module": "gc_assets.engine.daemon",
-    # Without this, every column function reports its line of Python to the JVM in eleven calls.
+    # Otherwise every column function sends its line of Python to the JVM, which takes eleven calls.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
 }
 JVM_OPTIONS: Final = "spark.driver.extraJavaOptions"
-# JVM options for small work: such a JVM ends before the optimizing compiler pays off, and has
-# little garbage. The code cache is enlarged, because the quick compiler's default one would be full
-# after some minutes.
+# JVM options for small runs. They end before an optimizing compiler pays off, and create little
+# garbage. The code cache is larger than usual for the quick compiler, because it would otherwise be
+# full after some minutes.
 SMALL_JVM_OPTIONS: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
-# Settings of a driver started by this process or by pyspark's local server.
+# Settings for a driver that this process or pyspark's local server starts.
 DRIVER_CONF = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.memory": "2g",
-    # A run consists of many short jobs. Both cores may collect garbage at the same time.
+    # A run consists of many short jobs, so all cores should collect garbage at the same time.
     JVM_OPTIONS: "-XX:+UseParallelGC",
     "spark.log.level": "FATAL",
 }
-# A driver that runs its executors as threads must not be reachable from other machines.
+# If executors are threads of the driver, other machines must not be able to connect to it.
 LOOPBACK: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-# The Python that executors use for tasks.
+# Sets the Python that executors use.
 _WORKERS_PYTHON: Final = "spark.sql.execution.pyspark.python"
 _EXECUTORS_PATH: Final = "spark.executorEnv.PYTHONPATH"
-# Each lookup of these names searches all jars, which takes a tenth of the JVM's CPU time in a small
-# run.
+# Looking up these names searches all jars. This takes a tenth of the JVM's CPU time in a small run.
 _JAVA_CLASSES: Final = (
     "functions",
     "org.apache.spark.sql.functions",
@@ -87,26 +86,26 @@ _JAVA_CLASSES: Final = (
     "PythonUtils",
     "PythonSQLUtils",
 )
-# Keys whose values Spark redacts (`spark.redaction.regex`).
+# Spark redacts the values of these keys as well (`spark.redaction.regex`).
 _SECRET: Final = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)
 _SUBMIT_ARGUMENTS: Final = "PYSPARK_SUBMIT_ARGS"
 _ESCAPES: Final = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f", "=": "\\=", ":": "\\:", "#": "\\#", "!": "\\!"}
 
 
 class SparkRuntime(dg.ConfigurableResource):
-    """A Dagster resource that opens the session on first use.
+    """A Dagster resource that opens the Spark session when it is first needed.
 
-    Executors on other machines import this package, which is sent to them.
+    If executors are on other machines, gc-assets is sent to them.
 
     Attributes:
-        mode: `session` opens a session of this process. `connect` uses a Spark Connect server.
-            `submitted` uses the application of spark-submit.
-        master: The Spark master of mode `session`.
-        remote: `sc://…`, or `local[N]` for pyspark's reusable local server.
-        token: The token of the Spark Connect server.
-        python: The Python of executors on other machines.
-        conf: Further settings of Spark.
-        class_archive: True if a local JVM maps the class archive.
+        mode: `session` for a session of this process, `connect` for a Spark Connect server, or
+            `submitted` for the application of spark-submit.
+        master: The Spark master in mode `session`.
+        remote: The server in mode `connect`, or `local[N]` for pyspark's reusable local server.
+        token: The token for the Spark Connect server.
+        python: The Python that executors on other machines use.
+        conf: Further Spark settings.
+        class_archive: Whether a local JVM maps the class archive.
     """
 
     mode: Literal["session", "connect", "submitted"] = "session"
@@ -120,12 +119,14 @@ class SparkRuntime(dg.ConfigurableResource):
 
     @classmethod
     def from_config(cls, config: SparkConfig, *, submitted: bool = False) -> SparkRuntime:
-        """Return the Spark runtime of this process.
+        """Create the runtime for a configuration.
 
-        If the configuration runs steps as jobs, all other work uses a session of this process.
+        If steps run as remote jobs, this is for everything else, which uses a session of this
+        process.
 
         Args:
-            submitted: True if spark-submit started this process.
+            config: The Spark settings of the configuration.
+            submitted: Whether spark-submit has started this process.
         """
         mode = "submitted" if submitted else "connect" if config.mode == "connect" else "session"
         same = config.model_dump(include={"master", "remote", "python", "class_archive"})
@@ -133,15 +134,15 @@ class SparkRuntime(dg.ConfigurableResource):
         return cls(mode=mode, **same, token=token, conf={**config.conf, **({READ_BY_SPARK: "true"} if config.s3a else {})})
 
     def session(self, was_small: Callable[[], bool] = lambda: False) -> SparkSession:
-        """Return the session of this process. Every call returns the same session.
+        """Open the session of this process. Later calls return the same session.
 
         Args:
-            was_small: Returns True if the work is small. Called only if executors are threads of
-                this process.
+            was_small: Returns whether the work is expected to be small. Only called if executors
+                are threads of the driver on this machine.
 
         Raises:
-            UsageError: If this version of Spark is not supported, or if remote executors cannot run
-                this release.
+            UsageError: If the version of Spark is not supported, or if executors on other machines
+                cannot run this release.
             GcError: If the Spark master or server does not answer.
         """
         if self._session is None:
@@ -155,16 +156,16 @@ class SparkRuntime(dg.ConfigurableResource):
                 if not is_local(where):
                     check_executors(spark, where)
             except BaseException:
-                spark.stop()  # otherwise it keeps executors until this process ends
+                spark.stop()  # otherwise it would occupy executors until this process ends
                 raise
             self._session = spark
         return self._session
 
     def application(self, options: str = DRIVER_CONF[JVM_OPTIONS]) -> dict[str, str]:
-        """Return the settings of an application whose driver starts on this machine.
+        """Return all settings for an application whose driver starts on this machine.
 
         Args:
-            options: JVM options to use unless the configuration sets them.
+            options: The JVM options, unless the configuration contains other ones.
         """
         settings = {**self._driver_conf(options), "spark.master": self.master}
         return {**LOOPBACK, **settings} if is_local(self.master) else settings
@@ -177,11 +178,11 @@ class SparkRuntime(dg.ConfigurableResource):
         return self._open_remote(self.application())
 
     def _open_submitted(self) -> SparkSession:
-        # spark-submit sets the master, so it is read from the session.
+        # The master is not set here, because spark-submit has set it.
         return self._open_remote({**APPLICATION_CONF, **STAGE_CONF, **self.conf})
 
     def _open_remote(self, settings: dict[str, str]) -> SparkSession:
-        """Return a session whose executors on other machines import this package."""
+        """Open a session with executors on other machines, and send them this package."""
         sent = build_package()
         # Executors fetch the package into the working directory of their Python.
         path = {_EXECUTORS_PATH: os.pathsep.join(filter(None, (sent.name, self.conf.get(_EXECUTORS_PATH))))}
@@ -189,7 +190,7 @@ class SparkRuntime(dg.ConfigurableResource):
             spark = _start_session({**settings, **self._worker_conf(), **path})
         except (PySparkException, Py4JError) as error:
             reason = str(error).partition("\n: ")[2].partition("\n")[0] or str(error)  # without Java's stack trace
-            # A master of another minor version rejects the application without a reason.
+            # A master with another minor version rejects the application without giving a reason.
             raise GcError(
                 f"Cannot start an application on {self.master}: {reason.rstrip('.')}. Check that the master runs, is reachable and has "
                 f"Spark {minor(pyspark.__version__)}, because this process has pyspark {pyspark.__version__}."
@@ -214,7 +215,7 @@ class SparkRuntime(dg.ConfigurableResource):
         from gc_assets.resources.connect_sessions import session_pool
 
         url = reuse_or_start_local_connect_server(self.remote, {**LOOPBACK, **self._driver_conf()})
-        settings = {**STAGE_CONF, **self.conf}  # other settings apply only when the server starts
+        settings = {**STAGE_CONF, **self.conf}  # all other settings only matter when the server starts
 
         def connect(session_id: str) -> SparkSession:
             builder = SparkSession.builder.remote(f"{url}/;session_id={session_id}")
@@ -228,7 +229,7 @@ class SparkRuntime(dg.ConfigurableResource):
         return {_WORKERS_PYTHON: self.python} if self.python is not None else {}
 
     def _driver_conf(self, options: str = DRIVER_CONF[JVM_OPTIONS]) -> dict[str, str]:
-        """Return the settings of a driver on this machine, with the class archive if it exists."""
+        """Return the settings for a driver on this machine, with the class archive if possible."""
         home = ensure_java_home()
         settings = {**DRIVER_CONF, JVM_OPTIONS: options, **APPLICATION_CONF, **STAGE_CONF, **self.conf}
         if self.class_archive:
@@ -237,10 +238,10 @@ class SparkRuntime(dg.ConfigurableResource):
 
 
 def _start_session(settings: Mapping[str, str]) -> SparkSession:
-    """Return the classic session of this process.
+    """Start a classic session in this process.
 
-    pyspark starts the JVM with the settings on its command line, which all users of the machine can
-    read. Therefore secrets are passed in a file.
+    pyspark passes settings to the JVM on the command line, which all users of the machine can read.
+    Secrets are therefore passed in a file.
     """
     secrets = {key: value for key, value in settings.items() if _SECRET.search(key)}
     is_started = SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ  # pyright: ignore[reportPrivateUsage]
@@ -261,30 +262,31 @@ def _start_session(settings: Mapping[str, str]) -> SparkSession:
 
 
 def _keep_classes(spark: SparkSession) -> SparkSession:
-    """Cache the Java classes that pyspark otherwise looks up for each column and each query."""
+    """Cache Java classes that pyspark would otherwise look up again for each column and query."""
     names: Any = spark.sparkContext._jvm  # pyright: ignore[reportPrivateUsage]
     for name in _JAVA_CLASSES:
         found = getattr(names, name)
-        if isinstance(found, JavaClass):  # a name that does not exist in this Spark version is a package
+        if isinstance(found, JavaClass):  # if this version of Spark lacks the class, py4j returns a package
             setattr(names, name, found)
     return spark
 
 
 def write_properties(file: Path, settings: Mapping[str, str], version: str, home: Path) -> list[str]:
-    """Write settings to a file, and return the spark-submit options that apply them.
-
-    For other keys, `spark-defaults.conf` still applies.
+    """Write settings to a file for spark-submit. `spark-defaults.conf` still applies to other keys.
 
     Args:
         file: The file to write.
         settings: The settings.
         version: The version of Spark.
-        home: The directory of its distribution.
+        home: The directory of the Spark distribution.
+
+    Returns:
+        The options of spark-submit with which it reads the file.
     """
     if not is_spark_3(version):
         file.write_text(properties(settings), encoding="utf-8")
         return ["--load-spark-defaults", "--properties-file", str(file)]
-    # Spark 3.5 reads one file only. The last value of a key applies.
+    # Spark 3.5 reads only one file, so the defaults are copied. The last value of a key applies.
     defaults = Path(os.environ.get("SPARK_CONF_DIR") or home / "conf") / "spark-defaults.conf"
     former = defaults.read_text(encoding="utf-8") + "\n" if defaults.is_file() else ""
     file.write_text(former + properties(settings), encoding="utf-8")
@@ -292,7 +294,7 @@ def write_properties(file: Path, settings: Mapping[str, str], version: str, home
 
 
 def properties(settings: Mapping[str, str]) -> str:
-    """Return settings in the format of Java properties."""
+    """Format settings as a Java properties file."""
     return "".join(f"{_escape(key)}={_escape(value)}\n" for key, value in settings.items())
 
 

@@ -1,7 +1,7 @@
-"""Supported versions of Spark, and the differences between them.
+"""Which versions of Spark are supported.
 
-pip installs Spark 4.0 or newer. A managed service has its own pyspark, which can be 3.5. Sessions
-and jobs work with 3.5, but Spark Connect does not.
+pip installs Spark 4.0 or newer. Managed services have their own pyspark, which can be 3.5. With
+this version, sessions and jobs work, but not Spark Connect.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _LOCAL_SERVER: Final = "pyspark.sql.connect.local_server"
 
 
 def minor(version: str) -> str:
-    """Return the minor version: `4.0` of `4.0.2-amzn-0`."""
+    """Extract the minor version, for example `4.0` from `4.0.2-amzn-0`."""
     return ".".join(version.split(".")[:2])
 
 
 def is_supported(version: str) -> bool:
-    """Check if a version of Spark is in the supported range."""
+    """Check if a version of Spark is supported."""
     return _pair(version) == _SPARK_3 or OLDEST <= _pair(version) <= NEWEST
 
 
@@ -37,17 +37,17 @@ def is_spark_3(version: str) -> bool:
 
 
 def _pair(version: str) -> tuple[int, int]:
-    """Return the minor version as two numbers, or zeros if it cannot be parsed."""
+    """Parse the minor version as two numbers. They are zero if the version cannot be parsed."""
     found = re.match(r"(\d+)\.(\d+)", version)
     return (int(found[1]), int(found[2])) if found is not None else (0, 0)
 
 
 def require_supported(version: str, place: str) -> None:
-    """Raise an error if a version of Spark is not in the supported range.
+    """Check that a version of Spark is supported.
 
     Args:
         version: The version of Spark.
-        place: The name of its machine or role, for the message.
+        place: The subject of the message, for example `this process`.
 
     Raises:
         UsageError: If the version is not supported.
@@ -60,11 +60,11 @@ def require_supported(version: str, place: str) -> None:
 
 
 def require_equal(version: str, place: str) -> None:
-    """Raise an error if Spark's minor version differs from pyspark's.
+    """Check that Spark has the same minor version as pyspark in this process.
 
     Args:
-        version: The version of Spark's JVM.
-        place: The name of its machine or role, for the message.
+        version: The version of Spark.
+        place: The subject of the message.
 
     Raises:
         UsageError: If the versions differ.
@@ -80,7 +80,7 @@ def require_equal(version: str, place: str) -> None:
 
 
 def require_connect() -> None:
-    """Raise an error if pyspark is too old for Spark Connect.
+    """Check that pyspark is new enough for Spark Connect.
 
     Raises:
         UsageError: If pyspark is older than 4.0.
@@ -93,15 +93,15 @@ def require_connect() -> None:
 
 
 def has_local_server() -> bool:
-    """Check if pyspark can keep a local Spark Connect server for later commands.
+    """Check if pyspark can start a local Spark Connect server that later commands reuse.
 
-    Spark 4.0 to 4.2 start one in each process, all on port 15002.
+    With Spark 4.0 to 4.2, each process starts its own server, and all of them use port 15002.
     """
     return find_spec(_LOCAL_SERVER) is not None
 
 
 def require_local_server() -> None:
-    """Raise an error if pyspark cannot keep a local Spark Connect server (`remote: local[N]`).
+    """Check that a local Spark Connect server can be reused (`remote: local[N]`).
 
     Raises:
         UsageError: If pyspark is too old.

@@ -1,6 +1,6 @@
-"""Execute typical Spark operations of a run, so that the JVM loads and archives their classes.
+"""Run typical Spark queries, so that the JVM loads their classes and archives them.
 
-The JVM writes the archive when it ends (see `class_archive`).
+The JVM writes the archive when it exits (see `class_archive`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gc_assets.resources.spark import DRIVER_CONF, JVM_OPTIONS, SparkRuntime
 
 
 def warm_up(spark: SparkSession) -> None:
-    """Run reads, joins, aggregations, Python stages and writes, with large and small sessions."""
+    """Read, join, aggregate and write rows, both in a large and a small session."""
     with tempfile.TemporaryDirectory() as directory:
         rows = pa.table({"key": [f"k{n}" for n in range(100)], "size": range(100)})
         spark.createDataFrame(rows).withColumn("hash", F.xxhash64("key")).repartition(2, "key").write.parquet(f"{directory}/rows")
@@ -53,9 +53,9 @@ def _identity(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def main(archive: str) -> None:
-    """Start a JVM that writes `archive`, and end it."""
-    # The optimizing compiler is off, because it needs more CPU time than it saves here and the
-    # archive contains no compiled code.
+    """Start a JVM that writes `archive` when it is stopped."""
+    # The optimizing compiler is switched off. It would cost more CPU time than it saves here, and
+    # the archive does not contain compiled code anyway.
     options = f"{DRIVER_CONF[JVM_OPTIONS]} -XX:TieredStopAtLevel=1 -XX:ArchiveClassesAtExit={archive}"
     conf = {JVM_OPTIONS: options, "spark.sql.shuffle.partitions": "2"}
     spark = SparkRuntime(master="local[2]", conf=conf, class_archive=False).session()

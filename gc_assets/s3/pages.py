@@ -68,7 +68,7 @@ def list_objects(
         prefix: List only keys that begin with this prefix.
         after: List only keys that come after this one.
         delimiter: Summarize keys that contain it after the prefix as common prefixes.
-        role: Whose credentials to use.
+        role: The role whose credentials are used.
 
     Raises:
         OSError: If the server denies a request, or does not respond to any attempt.

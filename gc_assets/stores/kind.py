@@ -1,4 +1,4 @@
-"""What a package must define in order to add a kind of store.
+"""The definitions that a package needs in order to add a kind of store.
 
 All kinds are listed in `stores/store.py`.
 """

@@ -1,4 +1,4 @@
-"""What every store must provide, and the values that stores return.
+"""The protocol of all stores, and the values that stores return.
 
 A store is a location with objects, which is either a directory or a bucket with a prefix. Objects
 have a key, bytes, a modification time and an identity (`etag`). Some stores also have versions.
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 # token, trash and canaries. Objects under it are never listed or planned.
 RESERVED_PREFIX: Final = ".gc-assets/"
 
-# What a store must guarantee, by id.
+# The guarantees that a store must give, by id.
 AXIOMS: Final[Mapping[str, str]] = {
     "complete_listing": "A listing that ends has returned every object that existed from its start to its end.",
     "visible_write": "An object is complete or does not exist. After a write has returned, every reader sees it.",
@@ -74,7 +74,7 @@ class PlannedAction:
 
     Attributes:
         key: The key of the object, relative to the storage.
-        action: What to do with it.
+        action: The action to execute.
         size_bytes: Its size.
         etag: Its identity. If another object is found at the key, it is not changed.
         version_id: Its version, in a store with versions. For an unfinished upload, the upload id.
@@ -92,13 +92,13 @@ class PlannedAction:
 
     @property
     def action_key(self) -> tuple[Action, str, str | None]:
-        """What identifies the action in logs: the action, the key and the version."""
+        """The identity of the action in logs: the action, the key and the version."""
         return self.action, self.key, self.version_id
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What happened to one key.
+    """The result of an action on one key.
 
     Attributes:
         verdict: The outcome. `changed` means that there is now another object at the key. After
@@ -159,7 +159,7 @@ class Quarantine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who holds the lease of a storage, as recorded in the storage. Times are ISO 8601 in UTC."""
+    """The holder of a storage's lease, as recorded in the storage. Times are ISO 8601 in UTC."""
 
     owner: str
     host: str
@@ -257,7 +257,7 @@ class ListingBatch:
 
     Attributes:
         objects: The objects, with the columns of `storage_inventory`.
-        problems: What was found besides objects.
+        problems: The problems that were found.
         leftover: Tasks that have to be run in another round.
         directories: Directories that a later listing can skip if they are unchanged. Object stores
             have none.
@@ -358,7 +358,7 @@ class ListingTask(Protocol):
         """List this part in batches.
 
         Args:
-            budget: The approximate number of entries to list. What remains is returned as leftover
+            budget: The approximate number of entries to list. The rest is returned as leftover
                 tasks in the batches.
         """
         ...

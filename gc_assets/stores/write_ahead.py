@@ -46,7 +46,7 @@ def share_of(key: str, shares: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ShareHistory:
-    """What earlier attempts have recorded in a share. Actions are identified by their `action_key`.
+    """The records of earlier attempts at a share. Actions are identified by their `action_key`.
 
     Attributes:
         settled: The final outcomes. If two attempts have recorded outcomes for the same action,

@@ -27,7 +27,7 @@ _Settle = Callable[[PlannedAction, Change], Result]
 
 @dataclass(frozen=True, slots=True)
 class RowDeletion:
-    """What has to be deleted to execute a row. Deletes of several rows share a request.
+    """The deletes that execute a row. Deletes of several rows share a request.
 
     A purge lists the planned object first. Older versions can follow, which are deleted if
     possible.

@@ -38,7 +38,7 @@ class StoreTerms:
     """Texts that differ between kinds of stores.
 
     Attributes:
-        costs: What each quarantine mode does, and what it costs.
+        costs: The effect and the costs of each quarantine mode.
         changing_role: The name of the role that changes objects, with the settings that select it.
         find_wrong_server: Returns a finding if an error shows that the server is of another kind.
     """

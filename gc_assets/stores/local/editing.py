@@ -3,8 +3,8 @@
 A new version is first written to a temporary file in the same directory, which is then renamed.
 Readers therefore never see an incomplete object, even after a crash.
 
-What a crash can leave behind is a file named `<name>#<digits>`. Icechunk's storage library takes
-such a file for an unfinished upload and does not list it. A sweep finds it as an unreferenced file.
+A crash can leave behind a file named `<name>#<digits>`. Icechunk's storage library takes such a
+file for an unfinished upload and does not list it. A sweep finds it as an unreferenced file.
 """
 
 from __future__ import annotations

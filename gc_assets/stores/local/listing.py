@@ -82,7 +82,7 @@ class LocalListingTask:
 
     Attributes:
         root: The absolute path of the storage.
-        units: What to list.
+        units: The units to list.
         parallelism: Into how many shares a huge directory is divided.
         unchanged: Directories whose direct objects are skipped, because they are already known from
             an earlier listing.
