@@ -169,7 +169,8 @@ class Claims:
         """Look up the owners of many keys.
 
         Returns:
-            A column of lakes and a column of table uuids. Both are null for keys without an owner.
+            A column of lakes and a column of table uuids. In rows of keys without an owner, both
+            are null.
         """
         directories = pc.replace_substring_regex(keys, "[^/]*$", "").dictionary_encode()
         owners = [self.owner(directory) for directory in directories.dictionary.to_pylist()]

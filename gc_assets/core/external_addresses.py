@@ -138,7 +138,7 @@ class ExternalAddresses:
         """Explain for each address why it is unknown.
 
         Returns:
-            A column of reasons. It is null for addresses that are provably outside all storages.
+            A column of reasons. Rows of addresses that are provably outside all storages are null.
         """
         reasons = self._find_unstable(addresses, self._find_reasons(addresses))
         if self.removed_aliases is not None:
@@ -303,8 +303,8 @@ def split_tail(names: pa.Array) -> tuple[pa.Array, pa.Array]:
     Differences in spelling, queries, hosts and buckets are removed.
 
     Returns:
-        Columns with the second-to-last and the last component. The second-to-last component is null
-        if it does not exist, or if the last component is unique by itself.
+        Columns with the second-to-last and the last component. The first column is null if the
+        component does not exist, or if the last component is unique by itself.
     """
     is_url = pc.match_substring_regex(names, _URL)
     if is_url.true_count:

@@ -27,7 +27,7 @@ class IdleRule:
     """A configured rule for the deletion of idle branches.
 
     Attributes:
-        path: Where the rule is in the configuration, for messages.
+        path: The path of the rule in the configuration, for messages.
         match: Regular expression that the whole branch name has to match.
         after: How long a branch must have been inactive.
     """

@@ -166,8 +166,8 @@ class KeyResolver:
         """Resolve many addresses. Raises the same errors as `resolve_one`.
 
         Returns:
-            A column of storage names and a column of keys. Both are null if the address is null or
-            external.
+            A column of storage names and a column of keys. If an address is null or external, both
+            columns are null.
         """
         values = _one_array(addresses).cast(pa.binary())
         rows = np.arange(len(values))

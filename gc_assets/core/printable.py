@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-# Stands in for omitted characters.
+# Replaces omitted characters.
 ELLIPSIS: Final = "…"
 # A bit more than the longest key on S3. Longer values are not legitimate.
 MAX_VALUE: Final = 1_100

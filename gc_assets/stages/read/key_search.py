@@ -21,8 +21,8 @@ MAX_MATCHES: Final = 20
 def find_keys(context: RunContext, storage: str, text: str) -> list[str]:
     """Return up to `MAX_MATCHES` keys of a storage that begin or end with a text, sorted.
 
-    If the text contains an ellipsis, it stands in for any characters. The search covers the listing
-    of the run date and all deletion logs.
+    An ellipsis in the text matches any characters. The search covers the listing of the run date
+    and all deletion logs.
     """
     found = set[str]()
     for keys in _read_keys(context, storage):
