@@ -28,9 +28,9 @@ from gc_assets.stores.execution import execute, to_deletion_log, to_planned_acti
 from gc_assets.stores.protocol import Lease, PlannedAction, Quarantine, QuarantineMode, Result, Store, UploadAborter
 from gc_assets.stores.write_ahead import WriteAheadLog
 
-# The column `needed` explains why a lake needs the key, and is null if no lake does. `retry` is true
-# if the row can be executed once the plan's history edits succeed. The column `refused` explains why
-# the row must not be executed even though no lake needs the key, and is null otherwise.
+# The column `needed` explains why a lake needs the key, and is null if no lake does. `retry` is
+# true if the row can be executed once the plan's history edits succeed. The column `refused`
+# explains why the row must not be executed although no lake needs the key, and is null otherwise.
 EXECUTION_ROWS: Final = pa.schema(
     [
         ("key", STRING),
