@@ -20,7 +20,7 @@ from gc_assets.state.summaries import OrphanFilesSummary
 
 
 def describe_accepted_prefix(config: Config, storage: str, prefix: str) -> str:
-    """Describe which foreign files of the last run an accepted prefix releases."""
+    """Describe the foreign files of the last run that accepting a prefix applies to."""
     state = State.of(config)
     swept = state.latest(storage, ORPHAN_FILES.name)
     if swept is None:
