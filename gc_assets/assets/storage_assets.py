@@ -79,13 +79,13 @@ def _inventory_report(_: RunContext, published: PublishedTable) -> str:
         f"Read from the report {summary.report}, of {summary.report_as_of.isoformat()}. " if summary.report and summary.report_as_of else ""
     )
     if summary.earlier is not None and summary.as_of is not None:
-        read += f"Not listed in this run: the rows are those of the listing of {summary.as_of:%Y-%m-%d %H:%M} UTC. "
+        read += f"Not listed in this run: the rows come from the listing of {summary.as_of:%Y-%m-%d %H:%M} UTC. "
     elif summary.listed_because is not None:
         read += f"Listed, because {summary.listed_because}. "
     if not problems:
         return f"{read}All listed objects are regular files."
     rows = [f"| {escape_markdown(item.key)} | {escape_markdown(item.kind)} | {escape_markdown(item.detail)} |" for item in problems]
-    return "\n".join([f"{read}Kept, and never candidates:", "", "| key | kind | detail |", "|---|---|---|", *rows])
+    return "\n".join([f"{read}These entries are kept and never become candidates:", "", "| key | kind | detail |", "|---|---|---|", *rows])
 
 
 def _orphan_figures(published: PublishedTable) -> Figures:

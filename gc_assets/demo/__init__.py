@@ -1,1 +1,1 @@
-"""Create sample lakes with the official libraries, and with histories at given times."""
+"""Create sample lakes with the official libraries, with histories that lie in the past."""

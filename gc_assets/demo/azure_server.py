@@ -1,4 +1,4 @@
-"""The Azure server of the demo: Azurite, Microsoft's emulator."""
+"""The Azure server of the demo. This is Azurite, Microsoft's emulator."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PROGRAM: Final = "azurite-blob"
 
 
 def ensure_running(folder: Path) -> DemoServer:
-    """Start the server of `folder` if it does not run, and return it.
+    """Return the server of `folder`, and start it if it is not running.
 
     Raises:
         UsageError: If Azurite is not installed.
@@ -40,7 +40,7 @@ def endpoint_of(server: DemoServer) -> str:
 
 
 def _find_program() -> str:
-    """Return the program on PATH, or the one installed by the test suite of a checkout."""
+    """Return the program on PATH, or the one that the test suite of a checkout has installed."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gc-assets"
     installed = sorted(str(path) for path in cache.glob(f"azurite-*/node_modules/.bin/{_PROGRAM}"))
     found = shutil.which(_PROGRAM) or (installed[-1] if installed and shutil.which("node") is not None else None)

@@ -1,7 +1,8 @@
 """Create the demo lakes in a bucket or container, and the shell variables to use them.
 
-The age of an object in a bucket cannot be changed. Therefore the lakes are written for a run that
-is one grace period ahead, and files that this run should treat as young are uploaded last.
+The modification time of an object in a bucket cannot be set. The lakes are therefore written for a
+run that takes place one grace period later. Files that should be young in this run are uploaded
+last.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _SERVER: Final = "server"
 _REGION: Final = "us-east-1"
 _GRACE: Final = timedelta(hours=72)
 _MAX_UPLOADS: Final = 16
-# Some servers, such as Ceph 16, reject the checksums that pyiceberg's client adds by default.
+# Some servers, such as Ceph 16, reject the checksums that pyiceberg's client sends by default.
 _NO_CHECKSUMS: Final = {"AWS_REQUEST_CHECKSUM_CALCULATION": "when_required", "AWS_RESPONSE_CHECKSUM_VALIDATION": "when_required"}
 
 
@@ -44,11 +45,12 @@ class DemoBucket:
     """A new bucket for the lakes.
 
     Attributes:
-        bucket: The bucket, which does not exist yet.
+        bucket: The bucket. It does not exist until `create` is called.
         create: Creates the bucket.
-        variables: Credentials and settings for the shell. An empty string unsets a variable.
-        connection: Top-level lines for `lakes.yaml`.
-        client: Lines for the catalog in `lakes.yaml`, used by pyiceberg's own client.
+        variables: Shell variables with credentials and settings. Variables with an empty value are
+            unset.
+        connection: Lines for the top level of `lakes.yaml`.
+        client: Lines for the catalog in `lakes.yaml`, for pyiceberg's own client.
     """
 
     bucket: ConditionalBucket
@@ -60,13 +62,14 @@ class DemoBucket:
 
 @dataclass(frozen=True)
 class DemoStore:
-    """An object store in which the demo can create its lakes.
+    """A kind of object store in which the demo can create its lakes.
 
     Attributes:
-        title: Its name in messages.
-        environment: The file with the variables for the shell.
-        start: Starts the server of a folder if it does not run.
-        prepare: Returns a new bucket on the server of a folder, or at a user-defined address.
+        title: The name for messages.
+        environment: The name of the file with the shell variables.
+        start: Starts the server of a folder if it is not running.
+        prepare: Returns a new bucket on the server of a folder, or on a server that the user has
+            chosen.
     """
 
     title: str
@@ -76,27 +79,26 @@ class DemoStore:
 
 
 def find_demo_store(directory: Path) -> DemoStore | None:
-    """Return the object store used by the demo in a directory.
+    """Return the object store that the demo in a directory uses.
 
-    Returns None if the demo is on a disk or does not exist.
+    The result is None if there is no demo, or if the demo is on a disk.
     """
     return next((store for store in STORES.values() if (directory / store.environment).exists()), None)
 
 
 def ensure_demo_in_bucket(directory: Path, store: DemoStore, endpoint: str | None = None) -> Path:
-    """Return the `lakes.yaml` in `directory`. If it does not exist, create it, with its lakes in a
-    new bucket.
+    """Return the `lakes.yaml` in `directory`. If there is none, create the demo in a new bucket.
 
-    The variables of the demo are set in this process.
+    Either way, the variables of the demo are set in this process.
 
     Args:
         directory: The directory of the demo.
         store: The object store.
-        endpoint: The server, with the credentials of the environment. By default, the demo
-            starts its own server, and restarts it later if necessary.
+        endpoint: A server to use with the credentials of the environment. By default, the demo
+            starts a server of its own, and later restarts it if necessary.
 
     Raises:
-        UsageError: In the same cases as `ensure_demo`, and if there is no server.
+        UsageError: In the same cases as in `ensure_demo`, and if there is no server.
         OSError: If the server denies a request.
     """
     root = directory.resolve()
@@ -131,7 +133,7 @@ def ensure_demo_in_bucket(directory: Path, store: DemoStore, endpoint: str | Non
 
 
 def owns_server(directory: Path) -> bool:
-    """Return True if the demo started the server itself."""
+    """Return True if the demo has started a server of its own."""
     return (directory / _SERVER / PID).exists()
 
 
@@ -210,9 +212,9 @@ def _new_name() -> str:
 
 
 def _fill_bucket(bucket: ConditionalBucket, lake: Path) -> datetime:
-    """Upload all files to a new bucket.
+    """Upload all files to a new bucket, and return the time of the run for which they are written.
 
-    Returns the time at which a run treats exactly the files uploaded last as young.
+    For a run at this time, the files that were uploaded last are young, and all others are not.
     """
     files = {path: datetime.fromtimestamp(path.stat().st_mtime, UTC) for path in lake.rglob("*") if path.is_file()}
     young = {path for path, modified in files.items() if modified > datetime.now(UTC)}
@@ -246,7 +248,7 @@ def _read_variables(file: Path) -> dict[str, str]:
 
 
 def _set_variables(variables: Mapping[str, str]) -> None:
-    """Set the variables, and unset those with an empty value."""
+    """Set variables of this process. Those with an empty value are unset."""
     for name, value in variables.items():
         if value:
             os.environ[name] = value

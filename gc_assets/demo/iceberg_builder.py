@@ -1,8 +1,8 @@
-"""Build Iceberg lakes on a local disk, with histories at given times.
+"""Build Iceberg lakes on a local disk, with commits at chosen times.
 
-pyiceberg writes the files. It cannot write delete files, so these are written with its manifest
-writer. The modification time of a file is the time of its commit. The metadata can contain another
-address of the warehouse, to which the files are copied later.
+pyiceberg writes the files. It does not support writing delete files, so they are added with its
+manifest writer. The modification time of a file is the time of its commit. The metadata can contain
+another address of the warehouse, to which the files are copied later.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ BY_PART = PartitionSpec(PartitionField(source_id=2, field_id=1000, transform=Ide
 def clock_at(moment: datetime) -> Generator[None]:
     """Make pyiceberg use `moment` as the current time.
 
-    Snapshots use `time.time`, other metadata uses `datetime_to_millis`.
+    pyiceberg reads the time of a snapshot with `time.time`, and other times with
+    `datetime_to_millis`.
     """
     seconds = moment.timestamp()
     milliseconds = int(seconds * 1000)
@@ -66,7 +67,7 @@ def clock_at(moment: datetime) -> Generator[None]:
 
 
 class RelocatedFileIO(PyArrowFileIO):
-    """Reads and writes the files of another address in a local directory."""
+    """Maps the files of another address to a local directory."""
 
     @staticmethod
     def parse_location(location: str, properties: Properties = EMPTY_DICT) -> tuple[str, str, str]:
@@ -74,11 +75,12 @@ class RelocatedFileIO(PyArrowFileIO):
 
 
 class LakeBuilder:
-    """An SQL catalog in SQLite (`<root>/catalog.db`) with a warehouse, by default
-    `<root>/warehouse`.
+    """A SQL catalog in SQLite (`<root>/catalog.db`) and its warehouse.
+
+    The default directory of the warehouse is `<root>/warehouse`.
 
     Args:
-        address: The address of the warehouse in the metadata, by default its directory.
+        address: The address of the warehouse in the metadata. By default, it is the directory.
     """
 
     def __init__(
@@ -109,7 +111,7 @@ class LakeBuilder:
         properties: Mapping[str, str] | None = None,
         location: str | None = None,
     ) -> TableBuilder:
-        """Create a table `namespace.table`. Namespaces can be nested."""
+        """Create a table with a name like `namespace.table`. Namespaces can be nested."""
         namespace = tuple(name.split(".")[:-1])
         for depth in range(1, len(namespace) + 1):
             self.catalog.create_namespace_if_not_exists(namespace[:depth])
@@ -120,26 +122,26 @@ class LakeBuilder:
 
     @contextmanager
     def at(self, moment: datetime) -> Generator[None]:
-        """Use `moment` as the time of all commits in the block and of their files."""
+        """Use `moment` as the time of all commits in the block, and of their files."""
         with clock_at(moment):
             yield
         self.date_files(moment)
 
     def date_files(self, moment: datetime) -> None:
-        """Set the modification time of all new files of the warehouse."""
+        """Set the modification time of all new files in the warehouse."""
         for path in self.files() - self._dated:
             os.utime(path, (moment.timestamp(), moment.timestamp()))
             self._dated.add(path)
 
     def files(self) -> set[Path]:
-        """Return all files of the warehouse."""
+        """Return all files in the warehouse."""
         return {path for path in self.warehouse.rglob("*") if path.is_file() and ".gc-assets" not in path.parts}
 
 
 class TableBuilder:
-    """Commits changes to one table at given times.
+    """Commits changes to one table at chosen times.
 
-    Methods that create a snapshot return its id as decimal text.
+    All methods that create a snapshot return its id as a decimal string.
     """
 
     def __init__(self, lake: LakeBuilder, name: str) -> None:
@@ -148,11 +150,11 @@ class TableBuilder:
 
     @property
     def table(self) -> Table:
-        """The current table of the catalog."""
+        """The current state of the table in the catalog."""
         return self.lake.catalog.load_table(self.name)
 
     def append(self, at: datetime, ids: Sequence[int] = (1, 2), part: str = "a", branch: str | None = "main") -> str:
-        """Append one data file. With `branch=None`, the snapshot is not reachable from a ref."""
+        """Append one data file. If `branch` is None, no ref can reach the new snapshot."""
         with self.lake.at(at):
             self.table.append(rows_of(ids, part), branch=branch)
         return self._newest()
@@ -170,7 +172,7 @@ class TableBuilder:
     def branch(self, at: datetime, name: str, snapshot_id: str, **settings: int) -> None:
         """Create a branch.
 
-        `settings` can be `min_snapshots_to_keep`, `max_snapshot_age_ms` and `max_ref_age_ms`.
+        Possible settings are `min_snapshots_to_keep`, `max_snapshot_age_ms` and `max_ref_age_ms`.
         """
         self._set_ref(at, name, "branch", snapshot_id, settings)
 
@@ -178,13 +180,13 @@ class TableBuilder:
         self._set_ref(at, name, "tag", snapshot_id, settings)
 
     def position_deletes(self, at: datetime, position: int = 0) -> str:
-        """Delete one row of the newest data file by position."""
+        """Delete one row of the newest data file, by its position."""
         target = self._newest_data_file()
         deletes = parquet_bytes(pa.table({"file_path": [target.file_path], "pos": pa.array([position], pa.int64())}))
         return self._commit_deletes(at, target, DataFileContent.POSITION_DELETES, FileFormat.PARQUET, deletes)
 
     def leftovers(self, at: datetime, count: int = 3) -> list[Path]:
-        """Write the files of a writer that failed before its commit: data files and their manifest."""
+        """Write the data files and the manifest of a writer that failed before its commit."""
         provider = self.table.location_provider()
         addresses = [provider.new_data_location(f"00000-{index}-{uuid.uuid4()}.parquet") for index in range(count)]
         payload = parquet_bytes(rows_of([99], "a"))
@@ -248,7 +250,7 @@ class TableBuilder:
         return path.write_bytes(payload)
 
     def _path_of(self, address: str) -> Path:
-        """Return the local path of an address, in the warehouse or at another `location`."""
+        """Return the local path of a file in the warehouse, or of one at another `location`."""
         return self.path(address.replace(self.lake.address, str(self.lake.warehouse), 1))
 
 
@@ -262,7 +264,7 @@ class _DeleteManifestWriter(ManifestWriterV2):
 
 
 class _AppendDeletes(_FastAppendFiles):
-    """Commits a snapshot that adds one delete file to a branch."""
+    """Commits a snapshot that adds one delete file."""
 
     def __init__(self, file: DataFile, transaction: Any, table: Table) -> None:
         super().__init__(operation=Operation.DELETE, transaction=transaction, io=table.io)
@@ -282,12 +284,12 @@ class _AppendDeletes(_FastAppendFiles):
         return [writer.to_manifest_file(), *self._existing_manifests()]
 
     def _summary(self, snapshot_properties: dict[str, str] = EMPTY_DICT) -> Summary:
-        self._added_data_files.append(self._file)  # only for the totals
+        self._added_data_files.append(self._file)  # this only affects the totals
         return super()._summary(snapshot_properties)
 
 
 def apply_updates(transaction: Transaction, *updates: TableUpdate) -> None:
-    # pyiceberg has no public function to set a ref with its own retention to any snapshot.
+    # pyiceberg has no public function that can set a ref with its own retention to any snapshot.
     transaction._apply(updates, ())  # pyright: ignore[reportPrivateUsage]
 
 

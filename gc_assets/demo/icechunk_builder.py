@@ -1,6 +1,6 @@
-"""Build Icechunk repositories on a local disk, with given histories and file ages.
+"""Build Icechunk repositories on a local disk, with chosen histories and file ages.
 
-The official library writes them, format version 1 with icechunk 1 and version 2 with icechunk 2.
+The official library writes them: icechunk 1 uses format version 1, and icechunk 2 uses version 2.
 Only times are changed afterwards: `flushed_at` in snapshots (8 bytes) and in `repo`, and the
 modification times of files.
 """
@@ -36,13 +36,13 @@ def payload_of(raw: bytes) -> bytearray:
 
 
 def with_payload(raw: bytes, payload: bytes | bytearray) -> bytes:
-    """Replace the payload of a file, compressed as by the library (a frame without content size)."""
+    """Replace the payload of a file. It is compressed as in the library, without a content size."""
     frame = zstandard.ZstdCompressor(level=3, write_content_size=False).compressobj()
     return raw[:HEADER_BYTES] + frame.compress(bytes(payload)) + frame.flush()
 
 
 def field_position(payload: bytes | bytearray, number: int) -> int | None:
-    """Return the position of a field of the root table, or None if it is absent."""
+    """Return the position of a field of the root table, or None if the field is absent."""
     table = struct.unpack_from("<I", payload, 0)[0]
     vtable = table - struct.unpack_from("<i", payload, table)[0]
     if 4 + 2 * number >= struct.unpack_from("<H", payload, vtable)[0]:
@@ -56,7 +56,7 @@ def set_file_time(path: Path, at: datetime) -> None:
 
 
 def set_flushed_at(snapshot: Path, at: datetime) -> None:
-    """Set the time in a snapshot, and the modification time of its file."""
+    """Set the time that a snapshot contains, and the modification time of its file."""
     raw = snapshot.read_bytes()
     payload = payload_of(raw)
     position = field_position(payload, FLUSHED_AT)
@@ -68,7 +68,7 @@ def set_flushed_at(snapshot: Path, at: datetime) -> None:
 
 
 def set_entry_time(repo: Path, snapshot: str, at: datetime) -> None:
-    """Set the time of a snapshot in `repo` of spec version 2."""
+    """Set the time of a snapshot in the `repo` file of spec version 2."""
     raw = repo.read_bytes()
     info = parse_repo(str(repo), raw)
     entry = replace(info.snapshots[snapshot], flushed_us=(at - EPOCH) // timedelta(microseconds=1))
@@ -77,11 +77,11 @@ def set_entry_time(repo: Path, snapshot: str, at: datetime) -> None:
 
 @dataclass
 class RepositoryBuilder:
-    """Commits to a repository at given times.
+    """Commits to a repository at chosen times.
 
     Attributes:
-        created: The files written by the commit of each snapshot.
-        known_files: All files of earlier commits.
+        created: The files that the commit of each snapshot has written.
+        known_files: All files from earlier commits.
     """
 
     path: Path
@@ -91,9 +91,9 @@ class RepositoryBuilder:
 
     @classmethod
     def create(cls, path: Path, at: datetime) -> Self:
-        """Create an empty repository that stores each chunk in its own file.
+        """Create an empty repository that stores every chunk in a file of its own.
 
-        The first snapshot gets the time `at`.
+        The time of the first snapshot is `at`.
         """
         return cls._create(path, at, icechunk.RepositoryConfig(inline_chunk_threshold_bytes=0))
 
@@ -101,7 +101,7 @@ class RepositoryBuilder:
         return self.repo.lookup_branch(branch)
 
     def commit(self, branch: str, at: datetime, write: Write, message: str = "") -> str:
-        """Commit the changes that `write` makes to the root group, and return the snapshot id."""
+        """Commit the changes that `write` makes to the root group. Return the snapshot id."""
         session = self.repo.writable_session(branch)
         write(zarr.open_group(session.store, mode="a"))
         snapshot = session.commit(message or f"commit on {branch}")
@@ -115,19 +115,19 @@ class RepositoryBuilder:
         self.repo.create_tag(name, snapshot)
 
     def abandon_writer(self, branch: str, at: datetime, write: Write) -> list[Path]:
-        """Write chunks like a writer that failed before its commit, and return their files."""
+        """Write the chunks of a writer that failed before its commit, and return their files."""
         write(zarr.open_group(self.repo.writable_session(branch).store, mode="a"))
         return self._age_new_files(at)
 
     def abandon_snapshot(self, branch: str, at: datetime, write: Write) -> str:
-        """Commit a snapshot and reset the branch, so that the snapshot is not reachable from a ref."""
+        """Commit a snapshot, then reset the branch. No ref can then reach the snapshot."""
         previous = self.head(branch)
         snapshot = self.commit(branch, at, write, "abandoned")
         self.repo.reset_branch(branch, previous)
         return snapshot
 
     def abandon_manifest(self, branch: str, at: datetime, write: Write) -> list[Path]:
-        """Write a manifest and chunks like a writer that failed before it wrote its snapshot."""
+        """Write the manifest and chunks of a writer that failed before it wrote its snapshot."""
         snapshot = self.abandon_snapshot(branch, at, write)
         written = self.created.pop(snapshot)
         removed = [path for path in written if path.name == snapshot]
@@ -137,7 +137,7 @@ class RepositoryBuilder:
         return [path for path in written if path not in removed]
 
     def set_time(self, snapshot: str, at: datetime) -> None:
-        """Change the time of a snapshot and of the files written by its commit."""
+        """Change the time of a snapshot and of the files that its commit has written."""
         set_flushed_at(self.snapshot_file(snapshot), at)
         if (self.path / "repo").exists():
             set_entry_time(self.path / "repo", snapshot, at)
@@ -148,13 +148,13 @@ class RepositoryBuilder:
         return self.path / "snapshots" / snapshot
 
     def files(self) -> set[Path]:
-        """Return all files in the four directories claimed by a repository."""
+        """Return all files in the four directories that a repository claims."""
         folders = (self.path / folder for folder in DATA_FOLDERS)
         return {path for folder in folders if folder.is_dir() for path in folder.iterdir()}
 
     @classmethod
     def _create(cls, path: Path, at: datetime, config: icechunk.RepositoryConfig, access: dict[str, Any] | None = None) -> Self:
-        # Hides the warning about concurrent commits on a local disk. Only one process writes here.
+        # The warning about concurrent commits on a local disk does not apply to a single writer.
         icechunk.set_logs_filter("error")
         storage = icechunk.local_filesystem_storage(str(path))
         builder = cls(path, icechunk.Repository.create(storage, config=config, authorize_virtual_chunk_access=access))
@@ -174,7 +174,7 @@ class RepositoryBuilder:
 
 
 def numbers(name: str, values: Sequence[int]) -> Write:
-    """Write an array with one chunk per value. An existing array is overwritten."""
+    """Return a function that writes an array with one chunk per value, or overwrites the array."""
 
     def write(group: zarr.Group) -> None:
         array = group.create_array(name, shape=(len(values),), chunks=(1,), dtype="i8", compressors=None, fill_value=-1, overwrite=True)
@@ -184,16 +184,16 @@ def numbers(name: str, values: Sequence[int]) -> Write:
 
 
 def set_value(name: str, index: int, value: int) -> Write:
-    """Overwrite one chunk of an array."""
+    """Return a function that overwrites one chunk of an array."""
 
     def write(group: zarr.Group) -> None:
-        group[name][index] = value  # type: ignore[index]  # zarr types a member as array or group
+        group[name][index] = value  # type: ignore[index]  # zarr's type of a member is array or group
 
     return write
 
 
-# (snapshot, branch, tag), with the numbers of the document. A new branch starts at its snapshot in
-# DOCUMENT_FORKS.
+# (snapshot, branch, tag). The numbers are those of the document. A new branch starts at the
+# snapshot in DOCUMENT_FORKS.
 DOCUMENT_COMMITS = (
     (1, "main", None),
     (2, "main", None),
@@ -214,11 +214,11 @@ DOCUMENT_FORKS = {"develop": 2, "test": 6, "qa": 7}
 
 
 def document_history(builder: RepositoryBuilder, start: datetime, step: timedelta = timedelta(days=1)) -> dict[int, str]:
-    """Commit the 15 snapshots in icechunk's `design-docs/007-basic-expiration.md`, and return their
-    ids by number.
+    """Commit the 15 snapshots of an example in icechunk's documents. Return their ids by number.
 
-    Snapshot n is written at `start + n * step`. The first commit writes eight chunks, and each
-    later commit overwrites one, so that every snapshot has its own manifest and chunk.
+    The example is in `design-docs/007-basic-expiration.md`. Snapshot n is written at
+    `start + n * step`. The first commit writes eight chunks, and every later commit overwrites one
+    of them. Every snapshot therefore has a manifest and a chunk of its own.
     """
     ids = {0: builder.head("main")}
     for number, branch, tag in DOCUMENT_COMMITS:

@@ -1,6 +1,6 @@
-"""The two lakes of the demo in one storage: an Iceberg catalog and an Icechunk repository.
+"""The two lakes of the demo, an Iceberg catalog and an Icechunk repository in one storage.
 
-Both contain files left by failed writers. Files are as old as their commits.
+Both contain files that failed writers have left behind. A file is as old as its commit.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ DAY = timedelta(days=1)
 
 
 def build_shop(root: Path, warehouse: Path, now: datetime, address: str | None = None) -> None:
-    """Create three tables: `shop.orders` with a branch and a tag, `shop.returns` with delete files,
-    and `shop.customers` unpartitioned.
+    """Create three Iceberg tables.
 
-    Each has snapshots that are older than Iceberg's default of five days, and data files that only
-    these need.
+    `shop.orders` has a branch and a tag, `shop.returns` has delete files, and `shop.customers` is
+    not partitioned. In each table, some snapshots are older than Iceberg's default maximum age of
+    five days, and some data files are only needed by those snapshots.
 
     Args:
         address: The address of the warehouse in the metadata.
@@ -49,17 +49,17 @@ def build_shop(root: Path, warehouse: Path, now: datetime, address: str | None =
     customers.overwrite(now - 12 * DAY, range(3_200))
     customers.append(now - 2 * DAY, range(3_200, 3_300))
 
-    # Files left by writers that failed before their commit. The last writer may still be active.
+    # Files of writers that failed before their commit. The last writer could still be active.
     orders.leftovers(now - 15 * DAY, count=4)
     returns.leftovers(now - 8 * DAY, count=2)
     customers.leftovers(now - timedelta(hours=1), count=1)
 
 
 def build_weather(path: Path, now: datetime) -> None:
-    """Create the 15 snapshots of icechunk's expiration document, with files left by failed writers
-    and a reset branch.
+    """Create the 15 snapshots of the example in icechunk's document on expiration.
 
-    Snapshots 1 to 7 are older than 30 days.
+    Snapshots 1 to 7 are older than 30 days. Failed writers and the reset of a branch have left
+    unreferenced files behind.
     """
     builder = RepositoryBuilder.create(path, now - 45 * DAY)
     document_history(builder, now - 45 * DAY, 2 * DAY)
@@ -70,6 +70,6 @@ def build_weather(path: Path, now: datetime) -> None:
 
 
 def write_note(path: Path, now: datetime) -> None:
-    """Write a file that is not claimed by a lake."""
+    """Write a file that no lake claims."""
     path.write_text("This file belongs to no lake. The collector never deletes it.\n")
     set_file_time(path, now - 90 * DAY)

@@ -1,4 +1,4 @@
-"""The S3 server of the demo: versitygw."""
+"""The S3 server of the demo. This is versitygw, which stores objects in a directory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SOURCE: Final = "github.com/versity/versitygw/cmd/versitygw@v1.7.0"
 
 
 def ensure_running(folder: Path) -> DemoServer:
-    """Start the server of `folder` if it does not run, and return it.
+    """Return the server of `folder`, and start it if it is not running.
 
     Raises:
         UsageError: If versitygw is not installed.
@@ -38,7 +38,7 @@ def ensure_running(folder: Path) -> DemoServer:
 
 
 def _find_program() -> str:
-    """Return the program in this environment, or the one on PATH."""
+    """Return the program installed in this environment, or else the one on PATH."""
     local = Path(sys.executable).parent / _PROGRAM
     found = str(local) if local.is_file() else shutil.which(_PROGRAM)
     if found is None:
@@ -50,7 +50,7 @@ def _find_program() -> str:
 
 
 def _keeps_attributes(folder: Path) -> bool:
-    """Return True if the file system supports extended attributes, which the server uses for etags."""
+    """Return True if the server can store etags in extended attributes of the file system."""
     try:
         os.setxattr(folder, "user.gc-assets", b"1")
     except (OSError, AttributeError):

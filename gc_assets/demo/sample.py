@@ -1,4 +1,4 @@
-"""Create the demo directory with the lakes and a commented `lakes.yaml`."""
+"""Create the directory of the demo, with the lakes and a `lakes.yaml` with comments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gc_assets.resources.platform import clock_of
 CONFIG_NAME: Final = "lakes.yaml"
 _BACKFILLED: Final = timedelta(days=14)
 _UNFINISHED: Final = "lakes.yaml.unfinished"
-# Modules needed to write the lakes, which the extra `demo` installs.
+# Modules that are needed to write the lakes. The extra `demo` installs them.
 _MODULES: Final = ("pyiceberg", "fastavro", "sqlalchemy", "icechunk", "zarr", "zstandard")
 _CONFIG: Final = """\
 # The demo: two lakes in one storage. docs/configuration.md explains every key. Unknown keys are refused.
@@ -53,11 +53,11 @@ lakes:
 
 
 def ensure_demo(directory: Path) -> Path:
-    """Return the `lakes.yaml` in `directory`. If it does not exist, create it and its lakes.
+    """Return the `lakes.yaml` in `directory`. If it does not exist, create it and the lakes.
 
     Raises:
-        UsageError: If the directory of the lakes contains other files, or if the demo's libraries
-            are missing.
+        UsageError: If the directory or catalog of the lakes exists without a `lakes.yaml`, or if
+            libraries of the demo are missing.
     """
     root = directory.resolve()
     config = root / CONFIG_NAME
@@ -70,10 +70,10 @@ def ensure_demo(directory: Path) -> Path:
 
 
 def begin_demo(root: Path) -> Path:
-    """Create the empty directory of the lakes, and remove the files of an interrupted attempt.
+    """Create an empty directory for the lakes. Files of an interrupted attempt are removed first.
 
     Raises:
-        UsageError: In the same cases as `ensure_demo`.
+        UsageError: In the same cases as in `ensure_demo`.
     """
     missing = [name for name in _MODULES if find_spec(name) is None]
     if missing:
@@ -91,9 +91,9 @@ def begin_demo(root: Path) -> Path:
 
 
 def write_lakes(root: Path, lake: Path, now: datetime, address: str | None = None) -> None:
-    """Write both lakes.
+    """Write both lakes and a file that belongs to no lake.
 
-    If the lakes are copied later, `address` is the address of their directory in the metadata.
+    If the files are copied to another location later, `address` is the address in the metadata.
     """
     from gc_assets.demo.lakes import build_shop, build_weather, write_note
 
@@ -103,11 +103,11 @@ def write_lakes(root: Path, lake: Path, now: datetime, address: str | None = Non
 
 
 def finish_demo(root: Path, location: str, warehouse: str, quarantine: str, connection: str = "", client: str = "") -> Path:
-    """Write `lakes.yaml` last, because its existence marks the lakes as complete."""
+    """Write `lakes.yaml`. This is the last step, because the file marks the demo as complete."""
     from gc_assets.demo.lakes import CATALOG_NAME
 
     unfinished = root / _UNFINISHED
-    # Earlier partitions let a user try a backfill.
+    # With earlier partitions, users can try a backfill.
     first_run_date = (clock_of(os.environ).today() - _BACKFILLED).isoformat()
     values = {
         "first_run_date": first_run_date,

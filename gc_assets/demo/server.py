@@ -1,6 +1,6 @@
-"""Start servers for the demo on the loopback interface, with their objects in a directory.
+"""Start servers for the demo on the loopback interface. They store their objects in a directory.
 
-They keep running after the command that started them, so that later commands can use them.
+A server keeps running after the command that started it has ended, for use by later commands.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PID: Final = "pid"
 
 @dataclass(frozen=True, slots=True)
 class DemoServer:
-    """The port of a server and the keys of its only user, which stay the same between starts."""
+    """The port of a server and the keys of its only user. They stay the same after a restart."""
 
     port: int
     access_key: str
@@ -38,18 +38,18 @@ class DemoServer:
 
 
 def load_server(folder: Path, user: str) -> DemoServer:
-    """Load the server of a folder. If it does not exist, create it with new keys."""
+    """Load the settings of a folder's server. If there are none, create them with new keys."""
     settings = folder / "server.json"
     if not settings.exists():
         (folder / "data").mkdir(parents=True, exist_ok=True)
-        new_server = DemoServer(_free_port(), user, secrets.token_hex(16))  # which is base64 too, as a key of Azure
+        new_server = DemoServer(_free_port(), user, secrets.token_hex(16))  # also valid as base64, as required for keys of Azure
         with os.fdopen(os.open(settings, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
             json.dump(asdict(new_server), file)
     return DemoServer(**json.loads(settings.read_text()))
 
 
 def ensure_started(title: str, folder: Path, endpoint: str, command: Callable[[], Sequence[str]], variables: Mapping[str, str]) -> None:
-    """Start a server if it does not respond.
+    """Start a server, unless it already responds.
 
     Raises:
         GcError: If the server does not start.
@@ -58,7 +58,7 @@ def ensure_started(title: str, folder: Path, endpoint: str, command: Callable[[]
         return
     log = folder / "log"
     with log.open("ab") as out:
-        process = subprocess.Popen(  # noqa: S603 - the program was looked up, and the arguments are ours
+        process = subprocess.Popen(  # noqa: S603 - a program found on this machine, with fixed arguments
             command(),
             env={**os.environ, **variables},
             stdin=subprocess.DEVNULL,
@@ -82,7 +82,7 @@ def _free_port() -> int:
 
 
 def answers(endpoint: str) -> bool:
-    """Return True if a server responds, with any status."""
+    """Return True if a server responds, no matter with which status."""
     try:
         urllib.request.build_opener(urllib.request.ProxyHandler({})).open(endpoint, timeout=5).close()
     except urllib.error.HTTPError:

@@ -1,1 +1,1 @@
-"""The entry point of remote jobs: run the requested assets with the Spark that started the process."""
+"""The entry point of remote jobs. It runs the requested assets with the Spark of this process."""

@@ -1,4 +1,4 @@
-"""The script of a job: `python -m gc_assets.job`, or this file as the application of spark-submit."""
+"""The script of a job. Run `python -m gc_assets.job`, or submit this file with spark-submit."""
 
 from gc_assets.definitions import build_definitions
 from gc_assets.remote.run import main

@@ -1,1 +1,1 @@
-"""Run steps of a Dagster run as jobs on another service, exchanging requests and reports."""
+"""Run the steps of a Dagster run as jobs on other services, and collect their reports."""

@@ -1,7 +1,7 @@
-"""Run a job on its own cluster in a Databricks workspace.
+"""Run a job on a cluster of its own in a Databricks workspace.
 
-The Databricks SDK reads host and login from its environment variables and profiles. Therefore
-`lakes.yaml` needs no token, so that its text can be sent with the job.
+The Databricks SDK gets the host and the login from its environment variables and profiles.
+`lakes.yaml` therefore does not have to contain a token, and its text can be sent with the job.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from gc_assets.core.errors import UsageError
 from gc_assets.remote import exchange
 
 NAME: Final = "gc-assets"
-# Maximum time to wait for the state of a run. The SDK itself retries connections for five minutes,
-# and errors of the workspace once.
+# How long to wait for the state of a run. The SDK itself retries connections for five minutes, and
+# errors of the workspace once.
 TIMEOUT_SECONDS: Final = 600.0
 _ENDED: Final = {RunLifeCycleState.TERMINATED, RunLifeCycleState.SKIPPED, RunLifeCycleState.INTERNAL_ERROR}
 
@@ -32,7 +32,7 @@ _ENDED: Final = {RunLifeCycleState.TERMINATED, RunLifeCycleState.SKIPPED, RunLif
 def run_job(
     settings: Databricks, places: Connections, context: dg.AssetExecutionContext | dg.OpExecutionContext, extras: Mapping[str, Any]
 ) -> Iterator[Any]:
-    """Yield the reports of a job.
+    """Start a job and yield its reports.
 
     Raises:
         UsageError: If the job cannot be submitted.
@@ -48,7 +48,7 @@ def run_job(
         message_reader=exchanged.reader,
         poll_interval_seconds=exchange.EXCHANGE_SECONDS,
     )
-    # The SDK repeats requests on broken connections. The token ensures that only one run starts.
+    # The SDK repeats a request if the connection breaks. Thanks to the token, only one run starts.
     submit = {"run_name": NAME, "idempotency_token": uuid4().hex}
     return exchanged.reports(partial(client.run, context=context, task=task, submit_args=submit, extras=dict(extras)), runs)
 
@@ -57,7 +57,7 @@ def build_task(settings: Databricks) -> SubmitTask:
     """Build the Databricks task of a run.
 
     Raises:
-        UsageError: If the SDK does not support a configured key, because it would silently omit it.
+        UsageError: If the SDK does not support a configured key. It would omit it silently.
     """
     requested = {
         "task_key": NAME,
@@ -74,14 +74,14 @@ def build_task(settings: Databricks) -> SubmitTask:
 
 
 def _ignored_keys(requested: Any, accepted: Any, path: str) -> Iterator[str]:
-    """Yield the paths in `requested` whose values differ in `accepted`."""
+    """Yield the paths in `requested` that have another value in `accepted`."""
     if isinstance(requested, dict) and isinstance(accepted, dict):
         for key, value in requested.items():
             yield from _ignored_keys(value, accepted.get(key), f"{path}.{key}".lstrip("."))
     elif isinstance(requested, list) and isinstance(accepted, list) and len(requested) == len(accepted):
         for number, (value, other) in enumerate(zip(requested, accepted, strict=True)):
             yield from _ignored_keys(value, other, f"{path}[{number}]")
-    elif requested and requested != accepted:  # the SDK omits empty values, which changes nothing
+    elif requested and requested != accepted:  # the SDK also omits empty values, which is harmless
         yield path
 
 
@@ -95,7 +95,7 @@ def _open_workspace(settings: Databricks) -> WorkspaceClient:
 
 
 class WorkspaceJobs:
-    """The part of the Jobs API used by dagster-databricks, which records the id of the started run."""
+    """The part of the Jobs API that dagster-databricks uses. It remembers the id of the run."""
 
     def __init__(self, jobs: Any, host: str) -> None:
         self._jobs = jobs
@@ -112,14 +112,15 @@ class WorkspaceJobs:
         return response
 
     def get_run(self, run_id: int) -> Run:
-        """Return the run. Errors are retried, because a run continues even if its workspace does not
-        answer.
+        """Return the run.
+
+        Errors are retried, because a run continues even if the workspace does not respond.
         """
         deadline = time.monotonic() + TIMEOUT_SECONDS
         while True:
             try:
                 return self._read_run(run_id)
-            except OSError:  # includes the errors of the SDK
+            except OSError:  # the SDK's errors are OSErrors too
                 if time.monotonic() >= deadline:
                     raise
             time.sleep(exchange.EXCHANGE_SECONDS)
@@ -157,19 +158,19 @@ class WorkspaceJobs:
         return f"See {self._page or self._host}."
 
     def _output(self, run: Run) -> str:
-        """Return the error of the job's Python process. Empty if there is no error."""
+        """Return the error of the job's Python process, or an empty string if it has none."""
         for task in run.tasks or ():
             try:
                 error = self._jobs.get_run_output(task.run_id).error
             except OSError:
-                continue  # the output is optional
+                continue  # the message is complete without the output
             if error:
                 return f" ({error})"
         return ""
 
 
 class _WorkspaceClient:
-    """The part of a workspace client used by dagster-databricks."""
+    """The part of a workspace client that dagster-databricks uses."""
 
     def __init__(self, jobs: WorkspaceJobs) -> None:
         self.jobs = jobs

@@ -1,4 +1,4 @@
-"""Run a job as a job run of EMR Serverless."""
+"""Run a job on EMR Serverless, as a job run of an application."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FINAL_STATES: Final = frozenset({"SUCCESS", "FAILED", "CANCELLING", "CANCELLED"
 def run_job(
     settings: EmrServerless, places: Connections, context: dg.AssetExecutionContext | dg.OpExecutionContext, extras: Mapping[str, Any]
 ) -> Iterator[Any]:
-    """Yield the reports of a job.
+    """Start a job and yield its reports.
 
     Raises:
         GcError: If the job failed.
@@ -44,7 +44,7 @@ def run_job(
 
 
 class EmrJob:
-    """The part of the EMR Serverless API used by dagster-aws, with the id of the started job run."""
+    """The part of the EMR Serverless API that dagster-aws uses. It remembers the job run's id."""
 
     def __init__(self, emr: Any, application_id: str) -> None:
         self._emr = emr
@@ -63,7 +63,7 @@ class EmrJob:
         return self._emr.get_job_run(**request)
 
     def get_dashboard_for_job_run(self, **_: Any) -> str:
-        """Hide the dashboard's address, because it contains a login and dagster-aws would log it."""
+        """Hide the address of the dashboard: it contains a login, and dagster-aws would log it."""
         return "see EMR Studio"
 
     def cancel(self) -> None:
@@ -90,6 +90,7 @@ class EmrJob:
 
 class _Client(PipesEMRServerlessClient):
     def _read_messages(self, context: Any, session: Any, response: Any) -> None:
-        """Do nothing, because dagster-aws would read CloudWatch after the job and warn about other
-        readers.
+        """Do nothing.
+
+        Otherwise dagster-aws reads CloudWatch after the job and warns about other readers.
         """

@@ -1,4 +1,4 @@
-"""Exchange requests and reports with a job of a service through S3 objects, using Dagster Pipes."""
+"""Exchange requests and reports with a remote job through S3 objects, using Dagster Pipes."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ _POLL_SECONDS: Final = 0.5
 
 
 class StartedJob(Protocol):
-    """A job that a client has started or is about to start."""
+    """A job that a client has started or will start soon."""
 
     def cancel(self) -> None:
-        """Cancel the job now, or as soon as it is started."""
+        """Cancel the job, or cancel it as soon as it is started."""
         ...
 
     def describe_end(self, error: BaseException) -> str:
-        """Return the message for a client that failed with `error`.
+        """Describe how the job ended, after the client failed with `error`.
 
-        A job that is still running is cancelled, because its reports can no longer be read.
+        If the job is still running, it is cancelled, because its reports can no longer be read.
         """
         ...
 
 
 class Exchange:
-    """The S3 prefix of a request and its reports."""
+    """The S3 prefix under which a request and its reports are exchanged."""
 
     def __init__(self, address: str, places: Connections) -> None:
         bucket, prefix = bucket_and_key(f"{address.rstrip('/')}/")
@@ -44,9 +44,9 @@ class Exchange:
         self.reader = _MessageReader(s3, bucket, prefix)
 
     def reports(self, run: Callable[[], object], started: StartedJob) -> Iterator[Any]:
-        """Yield the reports of a job while `run` waits for the job's end.
+        """Yield the reports of a job while `run` waits for the job to end.
 
-        If the iteration is interrupted, the job is cancelled, and the call waits for its end.
+        If the iteration is interrupted, the job is cancelled, and this call waits until it ends.
 
         Raises:
             GcError: If `run` failed.
@@ -69,10 +69,10 @@ class Exchange:
 
 
 class _ContextInjector(PipesS3ContextInjector):
-    """Write the request under a prefix, and delete it even if the job fails.
+    """Writes the request under a prefix, and deletes it even if the job fails.
 
-    dagster-aws keeps the request of a failed job, so that a user could repeat the job on the
-    service's page and execute the request again.
+    dagster-aws would keep the request of a failed job. A user who repeats the job on the page of
+    the service would then execute the same request again.
     """
 
     @contextmanager
@@ -85,7 +85,7 @@ class _ContextInjector(PipesS3ContextInjector):
 
 
 class _MessageReader(PipesS3MessageReader):
-    """Read the reports under a prefix while the job runs."""
+    """Reads the reports under a prefix while the job runs."""
 
     def __init__(self, s3: Any, bucket: str, prefix: str) -> None:
         super().__init__(interval=EXCHANGE_SECONDS, bucket=bucket, client=s3)

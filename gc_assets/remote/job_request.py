@@ -1,7 +1,7 @@
-"""The request to a remote job and its reports, as JSON values exchanged by Dagster Pipes.
+"""The request to a remote job and the reports of the job, exchanged as JSON with Dagster Pipes.
 
-The request contains the text of `lakes.yaml` with its `${NAME}` references. The job reads the
-values from its own environment, so no secret is sent.
+The request contains the text of `lakes.yaml` with its `${NAME}` references. The job resolves them
+in its own environment, so no secrets are sent.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from gc_assets.engine.recorded_names import with_recorded_names
 from gc_assets.resources.platform import Platform, read_config
 from gc_assets.resources.spark_version import require_supported
 
-# Keys with secret values, and addresses with a password. `credentials.provider` is excluded,
-# because it contains a class name.
+# Keys whose values are secrets, and addresses that contain a password. `credentials.provider` does
+# not match, because its value is the name of a class.
 _SECRET_KEY: Final = re.compile(
     r"(secret|password|passphrase|token|credential|(secret|account|plan)[a-z._-]*key)$|^notify\[\d+\]\.(url$|headers\.)", re.IGNORECASE
 )
 _WITH_PASSWORD: Final = re.compile(r"[a-z0-9+.-]+://[^/@:]*:[^/@]+@", re.IGNORECASE)
-# References that are resolved on the job's machine: variables and Databricks secrets.
+# References that are resolved on the job's machine: environment variables and Databricks secrets.
 _REFERENCE: Final = re.compile(r"\$\{|\{\{secrets/[^{}]+\}\}")
 
 
 class JobRequest(Model):
-    """A request for assets of one run date, or for the named `job` of the code location."""
+    """A request for assets of one run date, or for a `job` of the code location, by name."""
 
     versions: dict[str, str]
     path: str
@@ -95,8 +95,8 @@ class JobRequest(Model):
         """Parse a request.
 
         Raises:
-            UsageError: If a package's release in the job differs from that in Dagster, or Spark is
-                unsupported.
+            UsageError: If a package has different versions in the job and in Dagster, or if the
+                job's version of Spark is not supported.
         """
         require_supported(pyspark.__version__, "the job")
         local, requested = versions(), dict(document.get("versions", {}))
@@ -109,9 +109,9 @@ class JobRequest(Model):
         """Return the platform on the job's machine.
 
         Raises:
-            UsageError: If the policy or the state differs from Dagster's.
+            UsageError: If the policy or the state is different from Dagster's.
         """
-        # Grace periods are not checked again: Dagster has checked them, and the policy digest
+        # Grace periods do not have to be checked again: Dagster has done so, and the policy digest
         # includes them.
         config = with_recorded_names(read_config(Path(self.path), environment, timedelta(0), self.text))
         if config.policy_digest() != self.policy_digest:
@@ -138,9 +138,9 @@ class JobReport(Model):
     """A report of a running job: an event, the metadata of an op, the error of a step, or the end.
 
     Attributes:
-        event: A Dagster event (`dg.serialize_value`).
-        metadata: The output metadata of an op (`dg.serialize_value`).
-        failure: The error that ended a step.
+        event: A Dagster event, serialized with `dg.serialize_value`.
+        metadata: The output metadata of an op, serialized with `dg.serialize_value`.
+        failure: The error with which a step failed.
         done: True if the job has finished successfully.
     """
 
@@ -151,10 +151,10 @@ class JobReport(Model):
 
 
 def refuse_literal_secrets(path: Path, text: str) -> None:
-    """Reject literal secrets in a configuration, because its text is sent with the request.
+    """Refuse a configuration that contains secrets, because its text is sent with the request.
 
     Raises:
-        UsageError: If the text contains a secret value.
+        UsageError: If the text contains a secret instead of a reference.
     """
     found = [path_in_file for path_in_file, value in _strings(yaml.safe_load(text), "") if _is_secret(path_in_file, value)]
     if found:
@@ -184,5 +184,5 @@ def _is_secret(path: str, value: str) -> bool:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions that must be the same in Dagster and in a job."""
+    """Return the versions of the packages that must be equal in Dagster and in a job."""
     return {"gc-assets": gc_assets.__version__, "dagster": dg.__version__}

@@ -1,7 +1,7 @@
 """Start remote jobs and yield their reports.
 
-A job runs `gc_assets/job`. Its request and reports are exchanged through Dagster Pipes, in local
-files or S3 objects. Nothing is passed on the command line.
+A job runs `gc_assets/job`. Dagster Pipes exchanges its request and reports in local files or S3
+objects. No arguments are passed on the command line.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from gc_assets.resources.platform import Platform
 
 @dataclass(frozen=True)
 class Jobs:
-    """Starts jobs for a platform. `as_of` and `first` are copied from its Dagster definitions."""
+    """Starts jobs for a platform. `as_of` and `first` are those of the Dagster definitions."""
 
     platform: Platform
     as_of: datetime | None
     first: date
 
     def run(self, context: dg.AssetExecutionContext | dg.OpExecutionContext, **request: Any) -> Iterator[JobReport]:
-        """Run one job and yield its reports. If the iteration is interrupted, the job is stopped.
+        """Run a job and yield its reports. If the iteration is interrupted, the job is stopped.
 
         Raises:
             UsageError: If the job cannot be started.
@@ -38,10 +38,10 @@ class Jobs:
         config = self.platform.config
         spark = config.spark
         job_request = JobRequest.from_platform(self.platform, self.as_of, self.first, **request)
-        if spark.mode != "submit":  # requests to spark-submit stay on this machine
+        if spark.mode != "submit":  # with spark-submit, the request does not leave this machine
             refuse_literal_secrets(Path(job_request.path), job_request.text)
         extras = {"request": job_request.model_dump(mode="json")}
-        # Each module takes seconds to import.
+        # The modules are imported here, because each import takes seconds.
         if spark.emr_serverless is not None and spark.mode == "emr_serverless":
             from gc_assets.remote.emr_serverless import run_job
 

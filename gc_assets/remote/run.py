@@ -1,6 +1,6 @@
-"""Execute a request in the job's process, and report each event immediately.
+"""Execute a request in the process of the job, and report each event immediately.
 
-The job runs Dagster with the same definitions and with the Spark of this process.
+The job executes the same Dagster definitions, but with the Spark of this process.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ EXCHANGE_SECONDS: Final = 5.0
 def main(build_definitions: Callable[..., dg.Definitions]) -> None:
     """Execute the request of the Dagster process that started this job.
 
-    If it fails, exit with the error's exit code.
+    If the request fails, the process exits with the exit code of the error.
     """
     params = PipesEnvVarParamsLoader()
     if not params.is_dagster_pipes_process():
@@ -45,12 +45,12 @@ def main(build_definitions: Callable[..., dg.Definitions]) -> None:
         except GcError as error:
             _report(pipes, JobReport(failure=StepFailure.from_error(error)))
             code = error.exit_code
-    if code:  # Databricks may treat any call of sys.exit as a failure
+    if code:  # on Databricks, any call of sys.exit can count as a failure
         sys.exit(code)
 
 
 def _open_pipes(params: PipesEnvVarParamsLoader) -> PipesContext:
-    """Open the exchange with Dagster, in S3 or in local files."""
+    """Open the exchange with Dagster, which uses objects in S3 or local files."""
     if "bucket" not in params.load_messages_params():
         return open_dagster_pipes()
     s3 = boto3.client("s3")
@@ -88,9 +88,9 @@ def _logger(reports: _ReportHandler) -> dg.LoggerDefinition:
 
 
 class _ReportHandler(logging.Handler):
-    """Convert log records of the run to reports.
+    """Reports the log records of the run.
 
-    For a named job, the output metadata of its op is also reported.
+    If the request names a job, the output metadata of its op is reported too.
     """
 
     def __init__(self, pipes: PipesContext, job: str | None) -> None:
@@ -113,7 +113,7 @@ class _ReportHandler(logging.Handler):
 
 
 def _asset_event(event: dg.DagsterEvent) -> Any:
-    """Return the asset event contained in a Dagster event, or None."""
+    """Return the asset event in a Dagster event, or None if it has none."""
     match event.event_type:
         case dg.DagsterEventType.ASSET_MATERIALIZATION:
             return event.step_materialization_data.materialization

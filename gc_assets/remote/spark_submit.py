@@ -1,4 +1,4 @@
-"""Run a job with spark-submit. The driver runs on this machine, and the master provides executors."""
+"""Run a job with spark-submit: the driver on this machine, the executors on the master."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LAST_CHARACTERS: Final = 2_000
 
 
 def run_job(config: SparkConfig, context: dg.AssetExecutionContext | dg.OpExecutionContext, extras: Mapping[str, Any]) -> Iterator[Any]:
-    """Yield the reports of a job.
+    """Start a job and yield its reports.
 
     Raises:
         UsageError: If spark-submit cannot be started.
@@ -46,7 +46,7 @@ def run_job(config: SparkConfig, context: dg.AssetExecutionContext | dg.OpExecut
         options = write_properties(Path(directory) / "spark.conf", settings, version, _home(program))
         command = [program, "--deploy-mode", CLIENT, *options, str(ENTRY_POINT)]
         with _open_session(context, extras) as session:
-            # Executors on other machines have their own Python.
+            # Executors on other machines use the Python of those machines.
             python_variables = ["PYSPARK_DRIVER_PYTHON", *(["PYSPARK_PYTHON"] if is_local(config.master) else [])]
             variables = {**dict.fromkeys(python_variables, sys.executable), **os.environ, **session.get_bootstrap_env_vars()}
             process = _start_process(command, variables, output)
@@ -70,41 +70,42 @@ def run_job(config: SparkConfig, context: dg.AssetExecutionContext | dg.OpExecut
 def _open_session(context: dg.AssetExecutionContext | dg.OpExecutionContext, extras: Mapping[str, Any]) -> Generator[dg.PipesSession]:
     with ExitStack() as opened:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", dg.PreviewWarning)  # caused by Dagster's own calls
+            warnings.simplefilter("ignore", dg.PreviewWarning)  # Dagster's own code causes them
             session = dg.open_pipes_session(context, PipesTempFileContextInjector(), PipesTempFileMessageReader(), dict(extras))
             entered = opened.enter_context(session)
         yield entered
 
 
 def submit_program(config: SparkConfig) -> str:
-    """Return the spark-submit program."""
+    """Return the spark-submit program to use: the configured one, or the one of pyspark."""
     return config.submit_program or str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
 
 
 def submit_version(program: str) -> str | None:
-    """Return the Spark version of a spark-submit program, or None if unknown.
+    """Return the Spark version of a spark-submit program, or None if it is unknown.
 
-    The version is read from the name of a jar in the program's distribution.
+    The version is taken from the file name of a jar in the same Spark distribution.
     """
     jars = (path.stem for path in _home(program).glob("jars/spark-core_*.jar"))
     return next((name.split("-", 2)[2] for name in jars if name.count("-") >= 2), None)
 
 
 def _home(program: str) -> Path:
-    """Return the distribution directory of a spark-submit program."""
+    """Return the directory of the Spark distribution to which a spark-submit program belongs."""
     return Path(shutil.which(program) or program).resolve().parent.parent
 
 
 def _start_process(command: Sequence[str], variables: Mapping[str, str], output: IO[bytes]) -> subprocess.Popen[bytes]:
     try:
-        # In its own session, all processes of the job can be ended, and Ctrl-C does not reach them.
+        # In a session of their own, all processes of the job can be ended, and Ctrl-C does not
+        # reach them.
         return subprocess.Popen(command, env=variables, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)  # noqa: S603
     except OSError as error:
         raise UsageError(f"Cannot start spark-submit as {command[0]}: {error.strerror}. Set spark.submit_program.") from None
 
 
 def _terminate(process: subprocess.Popen[bytes]) -> None:
-    """Terminate all processes of a job with SIGTERM, and after 20 seconds with SIGKILL."""
+    """Terminate all processes of a job with SIGTERM, or with SIGKILL after 20 seconds."""
     deadline = time.monotonic() + _END_SECONDS
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)

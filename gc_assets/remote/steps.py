@@ -1,8 +1,8 @@
-"""Run steps as remote jobs if `spark.mode` is a kind of job, so that Dagster itself needs no Spark.
+"""Run steps as remote jobs if `spark.mode` is a kind of job. Dagster itself then needs no Spark.
 
-Assets, checks and op configurations are the same. A job executes the steps, and its events are
-repeated in Dagster. All steps of a run are combined into one step and one job, because each start
-of Spark takes seconds to minutes.
+The assets, checks and op configurations stay the same. A job executes the steps, and Dagster
+repeats the events of the job. Starting Spark takes seconds to minutes, so all steps of a run are
+combined into one step, which starts one job.
 """
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ TABLE_URI: Final = "dagster/uri"
 
 
 def remote_steps(assets: Sequence[dg.AssetsDefinition], jobs: Jobs) -> list[dg.AssetsDefinition]:
-    """Return the same assets, executed by jobs. Steps that delete files remain separate steps."""
+    """Return the same assets, executed by jobs. Steps that delete files stay separate steps."""
     deleting = [asset for asset in assets if asset.op.pool == DELETE_POOL]
     others = [asset for asset in assets if asset not in deleting]
     return [
@@ -36,7 +36,7 @@ def remote_steps(assets: Sequence[dg.AssetsDefinition], jobs: Jobs) -> list[dg.A
 
 
 def remote_jobs(defined: Sequence[dg.JobDefinition], jobs: Jobs) -> list[dg.JobDefinition]:
-    """Return the same Dagster jobs. Jobs with an op that needs Spark run remotely."""
+    """Return the same Dagster jobs. If the op of a job needs Spark, it is executed remotely."""
     return [_remote_job(job, jobs) if cast(dg.OpDefinition, job.nodes[0].definition).pool is not None else job for job in defined]
 
 
@@ -106,7 +106,7 @@ def _config_schema(op: dg.OpDefinition) -> dict[str, Any]:
 
 
 def _op_config(op: str, run: dg.DagsterRun) -> dict[str, Any]:
-    """Return the configuration with which this op was launched."""
+    """Return the configuration of an op in a run."""
     ops = cast(Mapping[str, Any], run.run_config.get("ops", {}))
     return {op: ops[op]} if op in ops else {}
 
@@ -114,8 +114,8 @@ def _op_config(op: str, run: dg.DagsterRun) -> dict[str, Any]:
 def _job_events(context: dg.AssetExecutionContext | dg.OpExecutionContext, jobs: Jobs, request: dict[str, Any]) -> Generator[Any]:
     """Yield the events and metadata of a job while it runs. Closing the generator stops the job.
 
-    A failed check does not raise an error here, because the repeated check ends the step in
-    Dagster.
+    A failed check does not raise an error here: its result is repeated in Dagster, which then ends
+    the step.
 
     Raises:
         dg.Failure: With the errors of the failed steps.
@@ -132,7 +132,7 @@ def _job_events(context: dg.AssetExecutionContext | dg.OpExecutionContext, jobs:
                     yield dg.deserialize_value(text)
     except GcError:
         if not stopped:
-            raise  # otherwise the reported failures explain the error
+            raise  # otherwise the reported failures are the better explanation
     if causes := [cause for cause in stopped if not cause.checks]:
         metadata = {"error": causes[0].error, "exit_code": causes[0].exit_code}
         raise dg.Failure("\n".join(cause.text for cause in causes), metadata=metadata, allow_retries=False)
@@ -141,12 +141,12 @@ def _job_events(context: dg.AssetExecutionContext | dg.OpExecutionContext, jobs:
 
 
 def _build_result(event: dg.AssetMaterialization, jobs: Jobs, partition_key: str) -> dg.MaterializeResult:
-    """Return the result of a table that a job published.
+    """Build the result for a table that a job has published.
 
     Raises:
-        StateError: If this process does not find the table in the state.
+        StateError: If this process cannot find the table in the state.
     """
-    # If an asset published nothing, Dagster generates a version for it, but it has no address.
+    # If an asset has published no table, Dagster generates a version, but there is no address.
     version = (event.tags or {}).get(DATA_VERSION) if TABLE_URI in event.metadata else None
     owner, name = owner_and_table(event.asset_key)
     if version is not None:
