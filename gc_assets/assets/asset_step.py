@@ -161,7 +161,7 @@ def build_owner_mapper(config: Config) -> Callable[[dg.AssetSpec], dg.AssetSpec]
 def asset_keys(config: Config, owner: Owner, tables: Collection[Table]) -> list[dg.AssetKey]:
     """Look up the asset keys of `tables`, skipping those that the owner does not have.
 
-    If the owner is a storage, a lake table stands for the tables of all lakes.
+    If the owner is a storage, a lake table means this table of all lakes.
     """
     owners = {"lake": [owner] if not isinstance(owner, StorageConfig) else config.lakes, "storage": [owner]}
     return [asset_key(config, each.name, table) for table in tables for each in owners[table.scope] if has_table(each, table)]

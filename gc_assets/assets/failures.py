@@ -55,7 +55,7 @@ def translate_errors(*, retry_io: bool = True, page: Config | None = None) -> Ge
 
     Args:
         retry_io: Whether to retry after an `OSError`.
-        page: The configuration if a user launched the step on Dagster's page, where messages should
+        page: The configuration, if a user launched the step on Dagster's page. Messages then
             suggest jobs instead of commands.
     """
     try:

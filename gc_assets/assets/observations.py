@@ -34,7 +34,7 @@ def observe_tables(context: dg.AssetExecutionContext, run_context: RunContext, s
     """Report the figures of tables as observations on the user's assets that write them.
 
     A lake can use several storages, so its tables are reported with the plan of only one of them
-    (`reporting_storage`). Errors are merely logged, since the plan is already published.
+    (`reporting_storage`). Errors are only logged, because the plan is already published.
     """
     if any(freeze.historical for freeze in _freezes(run_context)):
         return  # a historical run does not describe the current state

@@ -108,7 +108,7 @@ def _plan_of(partition: str) -> str:
 
 
 def _name(platform: Platform, plan: ListedPlan) -> str:
-    """Name a choice in the launchpad, which cuts long names. Hence the plan id comes first."""
+    """Name a choice in the launchpad. Long names are cut there, so the plan id comes first."""
     header = plan.header
     return f"{header.plan_id[:SHORT_ID]} {header.run_date} {platform.config.label_of(header.storage)}"
 

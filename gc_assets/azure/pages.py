@@ -31,7 +31,7 @@ class ListedPage:
 
     Attributes:
         page: The blobs.
-        marker: Where the next page begins, or None if this is the last one.
+        marker: The marker of the next page, or None if this is the last one.
         directories: The number of directory entries that were left out.
     """
 
@@ -65,7 +65,7 @@ def list_pages(
         prefix: List only blobs whose full names begin with this prefix.
         delimiter: Summarize names that contain it after the prefix as common prefixes.
         versions: Whether to list all versions.
-        marker: Where to continue an earlier listing.
+        marker: The marker at which to continue an earlier listing.
         page_keys: The maximum number of rows in a page.
 
     Raises:

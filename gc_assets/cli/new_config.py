@@ -159,7 +159,7 @@ def require_storages(found: Sequence[DiscoveredLake], folders: Sequence[str]) ->
     """Choose the storages in which the lakes keep their files.
 
     Raises:
-        UsageError: If none of the lakes reports where its files are.
+        UsageError: If none of the lakes reports the location of its files.
     """
     from gc_assets.lakes.discovery import choose_storages
 

@@ -29,7 +29,7 @@ _MIN_BYTES: Final = 1 << 20  # smaller archives contain nothing but a header
 
 
 def archive_path(home: str) -> Path:
-    """Return where the archive for the Java in `home` is, if it exists."""
+    """Return the path of the archive for the Java in `home`. The file may not exist."""
     environment_key = "\0".join((os.path.realpath(home), pyspark.__version__, str(Path(pyspark.__file__).resolve())))
     return Path(sys.prefix) / "share" / "gc-assets" / f"classes-{sha256(environment_key.encode()).hexdigest()[:16]}.jsa"
 

@@ -78,7 +78,7 @@ class LocalServer:
     """A local server that is running.
 
     Attributes:
-        directory: Where its address, logs and sessions are stored.
+        directory: The directory of its address, logs and sessions.
         pid: Its process id.
     """
 

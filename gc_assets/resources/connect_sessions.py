@@ -91,7 +91,7 @@ class SessionPool:
     """This process's access to the sessions of a server.
 
     Args:
-        directory: Where the files of the sessions are stored. Created if missing.
+        directory: The directory for the files of the sessions. Created if missing.
     """
 
     def __init__(self, directory: Path) -> None:

@@ -1,8 +1,8 @@
 """Open the Spark session that a configuration asks for.
 
 There are three possibilities: a session in this process with local or remote executors, a session
-on a Spark Connect server, or the application for which spark-submit has started this process.
-Stages do not need to distinguish them, because they only use a `SparkSession`.
+on a Spark Connect server, or the application of the spark-submit that started this process. Stages
+do not need to distinguish them, because they only use a `SparkSession`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ STAGE_CONF = {
     "spark.sql.shuffle.partitions": "16",
     "spark.sql.adaptive.enabled": "true",
 }
-# Settings for all applications, no matter where their driver was started.
+# Settings for all applications, no matter on which machine their driver was started.
 APPLICATION_CONF: Final = {
     "spark.app.name": "gc-assets",
     "spark.speculation": "false",

@@ -71,8 +71,8 @@ def execute(
     partition (`share_of`) should be adjacent, because the log is read one partition at a time.
 
     The lease is checked immediately before each batch is executed, and again before its outcomes
-    are recorded. If a batch in the log has no outcomes, it may or may not have been executed, or it
-    may still be running in a task that Spark has given up. The next attempt therefore compares all
+    are recorded. If a batch in the log has no outcomes, it is unknown whether it was executed. It
+    can even be running in a task that Spark has given up. The next attempt therefore compares all
     of its objects again, checking the target of a move last.
 
     Args:

@@ -85,10 +85,10 @@ def read_identity(address: str, location: str, connections: Connections) -> str 
 def describe_directory(path: str, *, has_buckets: bool, disks: Sequence[str]) -> str | None:
     """Explain why files in a local directory cannot be compared with the files of storages.
 
-    Local files are compared with planned files by inode. This does not work if the directory exists
-    only on the machine that wrote the files, if it is a mounted bucket, or if its mount uses other
-    inode numbers than the storages. If this process cannot search the directory, any file in it
-    could be a link to a planned file.
+    Local files are compared with planned files by inode. This does not work if the directory is a
+    mounted bucket, only exists on the machine that wrote the files, or has other inode numbers than
+    in the storages. If this process cannot search the directory, any file in it could be a link to
+    a planned file.
 
     A directory can also be a mount point without its mount. This is not detected here, but by
     checking its files with `local_file_exists`.
@@ -105,7 +105,7 @@ def describe_directory(path: str, *, has_buckets: bool, disks: Sequence[str]) ->
     from gc_assets.stores.local.mounts import has_same_inodes, is_in_one_mount, may_hang
     from gc_assets.stores.local.objects import can_search, can_search_in_time
 
-    # An unresponsive server must not block the run, hence the time limit.
+    # There is a time limit, because an unresponsive server must not block the run.
     if may_hang(path) and (has_buckets or not all(is_in_one_mount(path, disk) for disk in disks)):
         reason = "a network or FUSE mount, which may show a bucket, or a disk under other inode numbers"
         return HIDDEN if can_search_in_time(path) is False else reason

@@ -36,7 +36,7 @@ class Part:
     Attributes:
         directory: The prefix, relative to the storage. It is empty or ends in `/`.
         is_whole: Whether to list everything under the prefix, or only objects directly in it.
-        marker: Where to continue, if a part of it was listed before.
+        marker: The marker at which to continue, if a part was listed before.
     """
 
     directory: str

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AzureObjects(BucketObjects):
-    """Implements `EditableObjects` for Azure, where changes are conditional on the etag.
+    """Implements `EditableObjects` for Azure. Changes are conditional on the etag.
 
     The client is imported lazily. Every process opens all kinds of stores, but the library for this
     one may not be installed.

@@ -126,8 +126,8 @@ class BucketListingTask:
         try:
             for depth in range(len(parents) + 1):
                 directory = b"".join(name + b"/" for name in parents[:depth])
-                # In byte order, "0" follows "/". Hence this key follows everything in the directory
-                # that leads to the first key.
+                # In byte order, "0" follows "/". Therefore this key follows everything in the
+                # directory that leads to the first key.
                 after = directory + parents[depth] + b"0" if depth < len(parents) else rest.after
                 split_keys += [
                     _relative_key(key, self.bucket.prefix) for key in next(_list_directories(self.bucket, directory, after)).common

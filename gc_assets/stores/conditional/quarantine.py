@@ -1,7 +1,7 @@
 """Quarantine, purge and restore objects in a bucket without versions.
 
 In mode *trash*, an object is copied to `.gc-assets/trash/<plan id>/<key>`. The copy is verified
-before the original is deleted. In mode *deferred*, the object stays where it is, and only the state
+before the original is deleted. In mode *deferred*, the object is not moved, and only the state
 records that it is in quarantine. In both modes, the identity of an object is compared immediately
 before every change, and the effect is checked afterwards.
 """
@@ -221,7 +221,7 @@ def copy_back(bucket: ConditionalBucket, planned: PlannedAction, source: ObjectI
         planned: The row.
         source: The quarantined object.
         source_key: The key of the quarantined object.
-        kept: Added to error messages, to describe where the quarantined object remains.
+        kept: A text for error messages, with the location of the quarantined object.
 
     Returns:
         The result if the copy fails, otherwise None.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GcsObjects(BucketObjects):
-    """Implements `EditableObjects` for Google Cloud, where changes require the right generation."""
+    """Implements `EditableObjects` for Google Cloud. Changes require the right generation."""
 
     def open(self, address: str) -> tuple[GcsBucket, str]:
         # Imported lazily, because every process opens all kinds of stores, but the library is

@@ -1,8 +1,8 @@
 """Find the newest inventory report of a storage, and make sure that it is usable.
 
-A report is rejected if it is too old or dated in the future, if it is about another bucket or other
-keys, if it is damaged, or if it lacks columns that identify an object. In this case, nothing is
-planned for the storage.
+A report is rejected if it is damaged, too old or dated in the future. It must be about the right
+bucket and keys, and it must contain the columns that identify an object. If a report is rejected,
+nothing is planned for the storage.
 """
 
 from __future__ import annotations

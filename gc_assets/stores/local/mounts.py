@@ -6,7 +6,7 @@ Mounts matter for three reasons:
 - Reading from a network file system can block until the server answers.
 - A network file system can show local files under other inode numbers, as sshfs does.
 
-Neither paths nor device numbers are enough to detect this. For example, a bind mount has the same
+Paths and device numbers are not enough to detect this. For example, a bind mount has the same
 device number as its source. The kernel's mount table (`proc_pid_mountinfo(5)`) is used instead,
 which maps each mount point to a device and a directory on it.
 """

@@ -1,7 +1,7 @@
 """Quarantine, purge and restore files on a local disk.
 
 In mode *trash*, a file is renamed to `.gc-assets/trash/<plan id>/<key>` in the same storage. In
-mode *deferred*, it stays where it is, and only the state records that it is in quarantine. In both
+mode *deferred*, it is not moved, and only the state records that it is in quarantine. In both
 modes, the identity of a file is compared immediately before every change.
 """
 

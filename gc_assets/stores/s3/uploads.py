@@ -1,8 +1,8 @@
 """Count, find and abort unfinished multipart uploads.
 
 The parts of such an upload incur costs, but do not appear in listings of objects. They cannot be
-read, so aborting the upload never loses a live file. Only its writer may still need it. Hence the
-age of an upload counts from the last action of its writer.
+read, so aborting the upload never loses a live file. Only its writer may still need it. For this
+reason, the age of an upload counts from the last action of its writer.
 
 Sources: Amazon S3 API Reference, ListMultipartUploads, ListParts and AbortMultipartUpload.
 """
