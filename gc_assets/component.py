@@ -40,7 +40,7 @@ class ScaffoldParams(BaseModel):
     @classmethod
     def _require_file(cls, path: str | None) -> str | None:
         if path is not None and not Path(path).is_file():
-            found = "is no file" if Path(path).exists() else "does not exist"
+            found = "is not a file" if Path(path).exists() else "does not exist"
             raise ValueError(
                 f"{Path(path).resolve()} {found}. Enter the path of an existing lakes.yaml, or omit --lakes-yaml to write an example."
             )

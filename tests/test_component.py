@@ -70,7 +70,7 @@ def test_lost_configuration_of_a_project_names_its_path(tmp_path: Path) -> None:
         build_definitions(tmp_path / "lost.yaml")
 
 
-@pytest.mark.parametrize("given, expected", [("lake.yaml", "lake.yaml does not exist"), ("", " is no file")])
+@pytest.mark.parametrize("given, expected", [("lake.yaml", "lake.yaml does not exist"), ("", " is not a file")])
 def test_missing_configuration_is_refused_before_anything_is_written(
     given: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

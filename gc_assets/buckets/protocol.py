@@ -93,8 +93,8 @@ class ObjectInfo:
         metadata: The user-defined metadata, with lower-case names.
         unfinished: The collector's own metadata entries, if the object is a copy that the server
             has not completed or has aborted. They are then missing from `metadata`.
-        token_is_checksum: Whether the token depends on nothing but the bytes. If so, a token that
-            looks like an MD5 can be compared with the token of a copy.
+        token_is_checksum: Whether the token depends only on the bytes. If so, a token that looks
+            like an MD5 can be compared with the token of a copy.
         answer: The complete response, for use by the bucket itself.
     """
 

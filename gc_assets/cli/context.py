@@ -71,7 +71,7 @@ class Settings:
 
 
 class _MessageHandler(logging.Handler):
-    """Print log records to whatever standard error is at that time."""
+    """Prints log records to the current standard error, even if it was replaced."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -8,7 +8,7 @@ from gc_assets.cli.context import Settings, by_option, common_options, format_op
 from gc_assets.cli.output import print_message, write_json
 
 
-@click.command("retry", short_help="Plan again what an apply was denied.")
+@click.command("retry", short_help="Plan actions again that an apply was denied.")
 @click.argument("name")
 @by_option
 @click.option("--comment", default="", metavar="TEXT", help="The reason, which is recorded.")

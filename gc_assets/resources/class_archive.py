@@ -25,7 +25,7 @@ COMMAND: Final = "python -m gc_assets.resources.class_archive"
 _WARM_UP: Final = "gc_assets.resources.warm_up"
 _QUIET: Final = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 _TIMEOUT_SECONDS: Final = 300.0  # seconds
-_MIN_BYTES: Final = 1 << 20  # smaller archives contain nothing but a header
+_MIN_BYTES: Final = 1 << 20  # smaller archives contain only a header
 
 
 def archive_path(home: str) -> Path:

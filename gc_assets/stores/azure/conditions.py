@@ -38,7 +38,7 @@ def find_obstacle(bucket: AzureBucket) -> str | None:
     canary = f"{directory}/canary"
     bucket.put_if_absent(canary, b"canary").require()
     try:
-        # Only in a hierarchical namespace does a write also create the directories of its key.
+        # In a hierarchical namespace, a write also creates the directories of its key.
         if bucket.head(directory) is not None:
             return HIERARCHICAL
         return None if keeps_unknown_token(bucket, canary) else UNCONDITIONAL

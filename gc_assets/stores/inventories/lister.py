@@ -83,7 +83,7 @@ class ReportLister:
         self._require_usable(manifest, now)
         age = format_duration(timedelta(hours=max(0, (now - manifest.as_of) // timedelta(hours=1))))
         summary = f"{manifest.name}: scan of {manifest.as_of.isoformat()}, {age} ago, {len(manifest.files):,} files"
-        found = f"{summary}, {format_bytes(manifest.size_bytes)}; younger files are no candidates"
+        found = f"{summary}, {format_bytes(manifest.size_bytes)}; younger files are not candidates"
         yield Finding(storage.name, "inventory", OK, found)
 
     @property
