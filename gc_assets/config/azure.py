@@ -16,8 +16,8 @@ from gc_assets.config.connections import Prices, StoreSettings
 from gc_assets.core.paths import AZURE, Scheme, azure_host
 from gc_assets.core.requests import Kind
 
-# USD per million requests for block blobs in the hot tier with LRS in East US (price list of November
-# 2026).
+# USD per million requests for block blobs in the hot tier with LRS in East US. From the price list
+# of November 2026.
 AZURE_PRICES: Final[Mapping[Kind, float]] = {"LIST": 5.0, "GET": 0.4, "HEAD": 0.4, "PUT": 5.0, "COPY": 5.0, "DELETE": 0.0}
 
 # The Azure command line uses the same environment variable.

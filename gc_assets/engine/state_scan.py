@@ -29,9 +29,9 @@ from gc_assets.state.parts import add_missing_columns, describe_damage, missing_
 TASK_BYTES: Final = 16 * 2**20
 _REQUEST_BYTES: Final = 2**20
 _BATCH_ROWS: Final = 65_536
-# Spark estimates the size of its output from the types of columns, even if they are null: 100 bytes
-# for `binary`, one element for a list, 8 bytes plus its columns for a row, and 8 bytes for a number
-# of a range.
+# Spark estimates the size of its output from the types of columns, even if they are null. It
+# counts 100 bytes for `binary`, one element for a list, 8 bytes plus its columns for a row, and 8
+# bytes for a number of a range.
 _BINARIES: Final = 40
 _WEIGHT: Final = f"cast(null as array<struct<{', '.join(f'b{number}: binary' for number in range(_BINARIES))}>>) as weight"
 _NUMBER_BYTES: Final = 8 * (8 + 8 + 100 * _BINARIES) / (8 + 8)

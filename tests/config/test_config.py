@@ -450,7 +450,7 @@ def test_warehouse_of_rest_catalog_is_no_path(load: Load) -> None:
 @pytest.mark.parametrize("keys", [("state",), ("storages", 0, "location"), ("lakes", 0, "location")])
 def test_address_with_scheme_is_absolute(load: Load, keys: tuple[str | int, ...]) -> None:
     """`file:state` once meant /state."""
-    with pytest.raises(UsageError, match=r"'file:somewhere/x' is relative; write a bare path"):
+    with pytest.raises(UsageError, match=r"'file:somewhere/x' is relative; write a path relative to "):
         load(keys, "file:somewhere/x")
 
 

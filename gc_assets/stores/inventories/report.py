@@ -16,9 +16,9 @@ from gc_assets.core.moments import to_utc
 from gc_assets.core.untrusted_input import parse_json
 
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
-# The schema of normalized rows. `key` is the complete key in the bucket, byte for byte. The column
-# `is_latest` is null if the report does not have it. Rows of delete markers and old versions are
-# not objects.
+# The schema of normalized rows. `key` is the complete key in the bucket, byte for byte. The values
+# in the column `is_latest` are missing if the report does not have it. Rows of delete markers and
+# old versions are not objects.
 ROWS: Final = pa.schema(
     [
         ("key", pa.binary()),

@@ -182,7 +182,7 @@ def test_copy_of_a_storage_restores_its_quarantine_after_an_adoption(lakehouse: 
     assert [(row["subject"], row["found"].split()[0], row["todo"]) for row in found] == [("a", str(count), "gc-assets adopt a --by WHO")]
     (adopted,) = lakehouse("adopt", "a", "--by", "ada")
     assert (adopted["files"], adopted["plans"]) == (count, [plan_id])
-    assert "the state knows all" in lakehouse.message("adopt", "a", "--by", "ada")
+    assert "are recorded in the state" in lakehouse.message("adopt", "a", "--by", "ada")
     assert not [row for row in lakehouse.doctor() if row["check"] == "trash" and row["verdict"] == "warn"]
     (restored,) = lakehouse("restore", "--plan", plan_id[:12])
     assert (restored["outcome"], restored["files"], lakehouse.in_trash("copy")) == ("done", count, 0)
@@ -211,6 +211,6 @@ def test_lost_state_adopts_the_quarantine(lakehouse: Lakehouse) -> None:
     assert [(row["subject"], row["todo"]) for row in found] == [("a", "gc-assets adopt a --by WHO")]
     (adopted,) = lakehouse("adopt", "a", "--by", "ada")
     assert (adopted["files"], adopted["plans"]) == (lakehouse.in_trash("east"), [plan_id])
-    assert "the state knows all" in lakehouse.message("adopt", "a", "--by", "ada")
+    assert "are recorded in the state" in lakehouse.message("adopt", "a", "--by", "ada")
     (restored,) = lakehouse("restore", "--plan", plan_id[:12])
     assert (restored["outcome"], restored["files"], lakehouse.in_trash("east")) == ("done", adopted["files"], 0)
