@@ -455,7 +455,7 @@ class _WriteParts:
 def add_totals(totals: dict[tuple[str, ...], Totals], rows: pa.RecordBatch, by: Sequence[str]) -> None:
     """Add the rows to the totals for each combination of values in the columns `by`.
 
-    Bytes are only summed if there is a column `size_bytes`. A missing value counts as an empty text.
+    Bytes are only summed if there is a column `size_bytes`. Missing values count as empty texts.
     """
     if not by or rows.num_rows == 0:
         return
