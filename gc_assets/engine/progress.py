@@ -308,7 +308,7 @@ def record_publication(published: PublishedTable) -> None:
 
 @contextmanager
 def measure_work(name: str) -> Generator[None]:
-    """Log the progress of the block like a stage, although it does not publish a table."""
+    """Log the progress of a block that publishes no table, as if it were a stage."""
     with _step(logging.getLogger(__name__), name, None, name, {}):
         yield
 

@@ -108,7 +108,10 @@ class Claim:
 
     @property
     def is_unread(self) -> bool:
-        """True if an unreadable table may be here. Such a claim has a table name, but no uuid."""
+        """True if the claim only protects the possible location of an unreadable table.
+
+        Such a claim has a table name, but no uuid.
+        """
         return not self.collect and self.table_uuid is None and self.table_name is not None
 
 

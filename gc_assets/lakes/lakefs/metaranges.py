@@ -45,8 +45,8 @@ def read_metarange(source: str, object_id: str, raw: bytes, entity: str | None =
             raise FormatError(f"{source}: names the range {item.range_id!r}; expected 64 hexadecimal digits")
         if item.max_key != key or item.min_key > item.max_key or (position and item.min_key <= previous_max) or item.records < 1:
             raise FormatError(
-                f"{source}: range {item.range_id} from {item.min_key!r} to {item.max_key!r} with {item.records:,} records has the key "
-                f"{key!r} and follows {previous_max!r}; expected ranges in ascending order; restore the object from a backup"
+                f"{source}: range {item.range_id} (keys {item.min_key!r} to {item.max_key!r}, {item.records:,} records, stored under "
+                f"{key!r}) is damaged or out of order after key {previous_max!r}. Restore the object from a backup."
             )
         previous_max = item.max_key
     return ranges

@@ -115,7 +115,11 @@ class Field:
     sizes: Positions
 
     def last(self, count: int) -> tuple[NDArray[np.bool_], Numbers, Positions]:
-        """Return the last occurrence per message, which is the valid one, and if there is one."""
+        """Find the last occurrence of the field in each message, which is the one that counts.
+
+        Returns:
+            Whether each message has the field, and the field's value and size in bytes.
+        """
         present = np.zeros(count, np.bool_)
         values, sizes = np.zeros(count, np.uint64), np.zeros(count, np.int64)
         present[self.messages], values[self.messages], sizes[self.messages] = True, self.values, self.sizes

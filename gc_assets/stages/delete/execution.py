@@ -251,7 +251,7 @@ class PlanExecution:
         return result.edited
 
     def record_verified(self, mark: VerificationMark) -> None:
-        """Record that a mark has read the edited tables after their edits."""
+        """Record that a mark has read the edited tables again since they were edited."""
         record_verified(self.context, mark.context, mark.refs, self.edited_histories)
 
     def publish_histories(self, verification_id: str) -> None:

@@ -93,7 +93,7 @@ class EditOutcome:
 
     @property
     def may_be_made(self) -> bool:
-        """Whether the edit was made, or may have been made without a known outcome."""
+        """True if the edit was made, or if it may have been made because its outcome is unknown."""
         return self.verdict in {DONE, FAILED} or self.is_uncertain
 
 

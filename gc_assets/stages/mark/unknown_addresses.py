@@ -117,7 +117,7 @@ def _find_incomplete(files: Files, paths: Sequence[str]) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class _SelectUnknown:
-    """Write the unknown addresses among external files.
+    """Select the files outside all storages whose addresses are unknown, and write them.
 
     Attributes:
         spellings: Returns all possible names of a file, given one of them. None if the lake's files

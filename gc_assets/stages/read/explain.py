@@ -121,7 +121,7 @@ def _explain_part(context: RunContext, storages: Sequence[str], text: str) -> li
     if len(matches) > 1:
         shown = "".join(f"\n  {storage}: {key}" for storage, key in matches[:MAX_MATCHES])
         count = f"at least {MAX_MATCHES}" if len(matches) >= MAX_MATCHES else str(len(matches))
-        raise UsageError(f"{text} is the beginning or end of {count} keys. Write more of one of them:{shown}")
+        raise UsageError(f"{text} is ambiguous, because {count} keys begin or end with it. Give more of one of them:{shown}")
     return [_explain(context, storage, key) for storage, key in matches]
 
 

@@ -212,7 +212,7 @@ def removed_since(spark: SparkSession, reader: LogReader, since: datetime) -> Da
 
 @dataclass(frozen=True)
 class _FindRemoved:
-    """Task of `removed_since`. All entries of a key must be in the same partition."""
+    """Worker task for `removed_since`. Each partition must contain all entries of its keys."""
 
     since: datetime
 

@@ -99,12 +99,12 @@ def set_table_aside(
 
 
 def with_set_aside(context: RunContext, unreadable: Sequence[Unreadable]) -> tuple[Unreadable, ...]:
-    """Add to each unreadable table whether a user has set it aside.
+    """Mark the unreadable tables that a user has set aside.
 
-    The last record for a name decides. It is valid if it is about all unreadable tables with this
-    name, and if they have been unreadable in every run since. Real runs ignore records of
-    rehearsals and records from the future. If metadata without a record may belong to another table
-    (`may_be`), the valid record of that table applies.
+    The last record for a name decides. It is valid if it refers to all unreadable tables with this
+    name, and if they have been unreadable in every run since it was made. Real runs ignore records
+    of rehearsals, and records that are dated in the future. If unreadable metadata may belong to
+    another table (`may_be`), the valid record of that table applies to it too.
     """
     lakes = {item.lake for item in unreadable}
     last = {(lake, record.table): record for lake in lakes for record in _RECORDS.read_valid(context, lake)}

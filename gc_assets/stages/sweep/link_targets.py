@@ -73,7 +73,10 @@ def _read_unlisted(
 
 @dataclass(frozen=True)
 class _ResolveLinks:
-    """Yield the keys of the addresses that links redirect into the storage. Runs in executors."""
+    """Resolve addresses that lead into the storage through symbolic links, and yield their keys.
+
+    Runs in executors.
+    """
 
     location: str
 

@@ -194,7 +194,7 @@ def _read_record(bucket: ConditionalBucket, token: int, content: bytes) -> dict[
     except (ValueError, TypeError, AttributeError) as error:
         found = bucket.address(_lease_key(token))
         raise StoreError(
-            f"cannot parse the lease {found} ({error}); make sure that no apply changes this storage, then remove it"
+            f"cannot parse the lease {found} ({error}); make sure that no `apply` is running on this storage, then delete the file"
         ) from error
 
 

@@ -149,7 +149,7 @@ def read_lease(control: Path) -> Holder | None:
         datetime.fromisoformat(holder.expires_at)
     except (ValueError, TypeError) as error:
         raise StoreError(
-            f"cannot parse the lease {path} ({error}); make sure that no apply changes this storage, then remove it"
+            f"cannot parse the lease {path} ({error}); make sure that no `apply` is running on this storage, then delete the file"
         ) from error
     return holder
 
@@ -201,7 +201,7 @@ def _unreadable(path: Path, error: OSError) -> StoreError:
     if isinstance(error, PermissionError):
         return StoreError(f"{path} belongs to another user ({_owner(path)}); run as the user who applies plans to this storage")
     return StoreError(
-        f"the lease file {path} cannot be read: {error.strerror}; make sure that no apply changes this storage, then remove it"
+        f"the lease file {path} cannot be read: {error.strerror}; make sure that no `apply` is running on this storage, then delete the file"
     )
 
 
