@@ -41,7 +41,7 @@ def to_page_message(message: str, config: Config) -> str:
 
     Args:
         message: A message that suggests commands and options.
-        config: The configuration. `page_may` determines which jobs exist.
+        config: The configuration. Its key `page_may` controls which jobs are available.
     """
     parts, end = list[str](), 0
     for match in _COMMAND.finditer(message):

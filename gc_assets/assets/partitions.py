@@ -31,7 +31,7 @@ def first_run_date(platform: Platform) -> date:
     """Determine the date at which the partitions begin.
 
     `first_run_date` in the configuration takes precedence. By default, the partitions begin with
-    the first run that was not historical, or today if there is none. They also begin today if the
+    the first run that was not historical, or today if no such run exists. They also begin today if the
     state is unreadable, because the code location should load anyway.
     """
     config, today = platform.config, platform.clock.today()

@@ -144,7 +144,10 @@ class AzureBucket(BucketStorage[AzureConfig]):
         return list_pages(self.container(role), location, full_prefix, **options)
 
     def newest_versions(self, key: str, at_most: int, role: Role = "change") -> list[Version]:
-        """List the newest versions of a key. Without versioning, the current blob has the id `null`."""
+        """List the newest versions of a key.
+
+        Without versioning, the current blob has the id `null`.
+        """
         full, found = f"{self.prefix}{key}", list[Version]()
         with translate_errors(self.address(key)):
             for blob in self.container(role).list_blobs(name_starts_with=full, include=["versions"], results_per_page=at_most):

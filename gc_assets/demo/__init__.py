@@ -1,1 +1,1 @@
-"""Create sample lakes with the official libraries, with histories that lie in the past."""
+"""Create sample lakes with past histories, using the official libraries."""

@@ -87,7 +87,7 @@ def find_demo_store(directory: Path) -> DemoStore | None:
 
 
 def ensure_demo_in_bucket(directory: Path, store: DemoStore, endpoint: str | None = None) -> Path:
-    """Return the `lakes.yaml` in `directory`. If there is none, create the demo in a new bucket.
+    """Return the `lakes.yaml` in `directory`. If it does not exist, create the demo in a new bucket.
 
     Either way, the variables of the demo are set in this process.
 

@@ -38,7 +38,7 @@ class DemoServer:
 
 
 def load_server(folder: Path, user: str) -> DemoServer:
-    """Load the settings of a folder's server. If there are none, create them with new keys."""
+    """Load the settings of a folder's server. If they do not exist, create them with new keys."""
     settings = folder / "server.json"
     if not settings.exists():
         (folder / "data").mkdir(parents=True, exist_ok=True)

@@ -57,6 +57,7 @@ class DiscoveryTarget:
 
         Returns:
             The status and the parsed body, or None instead of the body if it is not valid JSON.
+
         Raises:
             LakeUnreadable: If the server does not respond.
         """

@@ -60,7 +60,7 @@ class Charge:
 
     Attributes:
         storage: The storage that contains the files.
-        lake: The lake to which the files belong, or None if there is none.
+        lake: The lake to which the files belong, or None if they do not belong to any.
         table: The table to which they belong. None if there is no table, or if the lake is a single
             repository.
         share: The category of the bytes, such as `live`, `expired history`, `garbage` or `purged`.

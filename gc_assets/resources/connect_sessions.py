@@ -88,7 +88,7 @@ class SessionFile:
 
 
 class SessionPool:
-    """This process's access to the sessions of a server.
+    """A pool of the sessions that this process has on a server.
 
     Args:
         directory: The directory for the files of the sessions. Created if missing.

@@ -49,7 +49,10 @@ class S3Bucket(BucketStorage[S3Config]):
 
     @property
     def null_version(self) -> str:
-        """The id of objects that are older than the versioning. Some servers, like Ceph 16, omit it."""
+        """The id of objects that are older than the versioning.
+
+        Some servers, such as Ceph 16, omit it.
+        """
         return "null"
 
     @property

@@ -113,7 +113,7 @@ def _list_pages(
             return
         if is_truncated != "true" or page.last is None:
             found = f"IsTruncated is {is_truncated!r} after {len(page.keys)} keys"
-            raise StoreError(f"{location}: {found}, expected false, or true and at least one key; this server does not follow the S3 API")
+            raise StoreError(f"{location}: {found}, expected false, or true with at least one key; this server does not follow the S3 API")
         known_versions = _versions_of_last(page) | (known_versions if page.last == last_name else frozenset())
         last_name = page.last
         params = {name: value for name, value in params.items() if name not in {"StartAfter", "KeyMarker", "VersionIdMarker"}}

@@ -32,7 +32,7 @@ class LakeFsRetention(DroppedTableRetention, RefRetention):
     source: Literal["server", "configured"] = "server"
     tags: TagPolicy = Field(
         default="keep",
-        description="`keep`: tags protect their commits; `policy`: they expire like branches; `ignore`: as in lakeFS, they protect nothing.",
+        description="`keep`: tags protect their commits; `policy`: tags expire like branches; `ignore`: as in lakeFS, no protection.",
     )
 
     @model_validator(mode="after")

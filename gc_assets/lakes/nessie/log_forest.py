@@ -71,7 +71,7 @@ class LogForest:
 
 
 def _number_chains(chains: Chains) -> tuple[Ints, Ints, Ints]:
-    """Number the commits of all chains.
+    """Assign numbers to the commits of all chains.
 
     Returns:
         For each chain, the number of its oldest commit, the end of the interval of its descendants,

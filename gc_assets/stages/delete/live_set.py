@@ -19,7 +19,7 @@ def check_live_set(
     """Check that the live set of the storage is not empty by mistake.
 
     A lake without a claim in the storage cannot lose files there. A lake whose retained commits do
-    not reference any files, such as a new repository, has no live files for good reason.
+    not reference any files, such as a new repository, rightly has no live files.
 
     Args:
         context: The run context of the mark.

@@ -89,7 +89,7 @@ def read_states(files: Files, paths: Sequence[str]) -> NumberedStates:
 
 
 def number_states(states: pa.Table) -> NumberedStates:
-    """Number the witnesses of states by strength."""
+    """Assign numbers to the witnesses of states, by strength."""
     containers = states.filter(states.column("expands"))
     columns = ["rank", "commit_id", "table_uuid", "must_exist", "kind"]
     own = states.select([*columns, "container"])

@@ -62,7 +62,7 @@ def refuse_holder(context: RunContext, storage_name: str) -> None:
     holder = store.holder()
     if holder is not None and holder.is_live(store.now()):
         raise GateRefused(
-            f"storage {context.config.label_of(storage_name)} is being changed by {holder}. Wait for it to finish, or until then: the "
+            f"storage {context.config.label_of(storage_name)} is being changed by {holder}. Wait for it to finish, or until that time: the "
             "next apply takes over the lease of a process that has ended, and continues its plan."
         )
 

@@ -225,7 +225,7 @@ class _FindRemoved:
 def removed_objects(entries: pa.Table, since: datetime) -> pa.Table:
     """Find objects that have been moved away or purged since a time, given their log entries.
 
-    Entries of rehearsals are included regardless of their times, which are not real.
+    Entries of rehearsals are always included, because their times are simulated.
 
     Returns:
         The objects with the columns key and etag.

@@ -73,7 +73,7 @@ def _find_recorded(registry: Registry, item: ConfiguredEntry, old: str) -> Regis
         return found[0]
     names = sorted(entry.recorded_name for entry in entries)
     problem = f"several {item.scope}s had the name {old!r}" if found else f"no {item.scope} is on record as {old!r}"
-    raise UsageError(f"{problem}; the state has the records of {join_names(names) or 'none'}{did_you_mean(old, names)}")
+    raise UsageError(f"{problem}; the state contains records of {join_names(names) or 'none'}{did_you_mean(old, names)}")
 
 
 def _without(entry: RegistryEntry, item: ConfiguredEntry) -> RegistryEntry:

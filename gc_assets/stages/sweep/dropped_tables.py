@@ -423,7 +423,7 @@ def _find_unconfirmed(
 
 
 def find_stored(context: RunContext, storage_name: str) -> DroppedPrefixes:
-    """Return the dropped tables with the states that this run date's sweep recorded."""
+    """Return the dropped tables, with the state that the sweep of this run date recorded for each."""
     swept = context.state.current(storage_name, ORPHAN_FILES.name, context.run_date)
     if swept is None or not swept.summary(OrphanFilesSummary).dropped_tables:
         return _NOTHING

@@ -208,7 +208,8 @@ def remove_seen(context: RunContext, storage_name: str, rows: Sequence[Mapping[s
     """Remove files newer than their catalog that an earlier run found in the same catalog.
 
     Such files remain if a catalog is restored from a backup, or if a table is registered again with
-    older metadata. Nothing is removed if there are so many of them that some may not be listed.
+    older metadata. Nothing is removed if their number reaches the limit, because some may not be
+    listed.
 
     Args:
         rows: Suspects (columns `FOREIGN`).

@@ -117,8 +117,8 @@ def _try_acquire(bucket: ConditionalBucket, plan_id: str, owner: str, clock: Clo
     now = _read_time(bucket, clock)
     if latest is not None and not latest[1]["released"] and _to_holder(*latest).is_live(now):
         raise GateRefused(
-            f"storage {bucket.location} is being changed by {_to_holder(*latest)}. Wait for it to finish, or until then: the next apply "
-            "takes over the lease of a process that has ended."
+            f"storage {bucket.location} is being changed by {_to_holder(*latest)}. Wait for it to finish, or until that time: the next "
+            "apply takes over the lease of a process that has ended."
         )
     token, nonce = max(latest[0] if latest is not None else 0, after) + 1, uuid.uuid4().hex
     holder = Holder(owner, socket.gethostname(), os.getpid(), plan_id, token, now.isoformat(), (now + duration).isoformat())

@@ -28,8 +28,8 @@ TASKS_PER_WORKER: Final = 4
 # At most this many requests are sent in order to find directories.
 MAX_PLANNING_REQUESTS: Final = 64
 BATCH_ROWS: Final = 65_536
-# Every so many keys, one is kept as a split key for the next listing. With fewer keys, starting a
-# task would take longer than running it.
+# After this number of keys, one is kept as a split key for the next listing. With fewer keys,
+# starting a task would take longer than running it.
 SPLIT_KEY_EVERY: Final = 10_000
 _RESERVED: Final = RESERVED_PREFIX.encode()
 # Most keys under the reserved prefix sort before this one and need not be listed. The others are

@@ -98,8 +98,8 @@ def acquire(location: str, plan_id: str, owner: str, clock: Clock, duration: tim
         now = clock.now()
         if current is not None and current.is_live(now):
             raise GateRefused(
-                f"storage {location} is being changed by {current}. Wait for it to finish, or until then: the next apply takes over the "
-                f"lease of a process that has ended. If it has certainly ended, remove {control / 'lease.json'} and apply again."
+                f"storage {location} is being changed by {current}. Wait for it to finish, or until that time: the next apply takes over "
+                f"the lease of a process that has ended. If it has certainly ended, remove {control / 'lease.json'} and apply again."
             )
         token = max(_next_token(control, current), after + 1)
         holder = Holder(owner, socket.gethostname(), os.getpid(), plan_id, token, now.isoformat(), (now + duration).isoformat())
@@ -201,7 +201,8 @@ def _unreadable(path: Path, error: OSError) -> StoreError:
     if isinstance(error, PermissionError):
         return StoreError(f"{path} belongs to another user ({_owner(path)}); run as the user who applies plans to this storage")
     return StoreError(
-        f"the lease file {path} cannot be read: {error.strerror}; make sure that no `apply` is running on this storage, then delete the file"
+        f"the lease file {path} cannot be read: {error.strerror}; make sure that no `apply` is running on this storage, then delete "
+        "the file"
     )
 
 
