@@ -757,7 +757,11 @@ class PointerLake(Lake, Protocol):
 
 @runtime_checkable
 class RepositoryLake(Lake, Protocol):
-    """Lake that is a single repository on a server, which may delete the repository."""
+    """Lake that is a single repository on a server, which may delete the repository.
+
+    The server never deletes a single commit, so `freeze` and `commits` return all commits that an
+    earlier run read, including those that no ref reaches.
+    """
 
     def find_repository(
         self, repository_uuid: str, namespace: str, server_id: str | None, successor: str | None = None, *, is_configured: bool = False

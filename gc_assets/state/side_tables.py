@@ -253,18 +253,19 @@ ROOTS: Final = pa.schema(
 UNREADABLE_ROOTS_SIDE: Final = "_sick"
 UNREADABLE_ROOTS: Final = ROOTS.append(pa.field("in_full", pa.bool_()))
 # Metadata files that a catalog refers to now, and former ones that it referred to in earlier runs.
+# For a repository, the commits that its server has lost.
 POINTERS_SIDE: Final = "_pointers"
 POINTERS: Final = schema_of(
     TABLE_UUID,
     TABLE_NAME,
-    column("address", STRING, "Address of the metadata file.", since="0.4"),
+    column("address", STRING, "Address of the metadata file, or id of a lost commit.", since="0.4"),
     column("heads", LIST_OF_STRINGS, "Snapshots to which refs of the table point.", since="0.4"),
     column("read_at", TIMESTAMP, "Time of the last run that read it.", since="0.4"),
     column("former_since", TIMESTAMP, "Time of the first run whose catalog had no successor of it, otherwise null.", since="0.4"),
     column("missing_since", TIMESTAMP, "Time of the first run that missed its table, otherwise null.", since="0.4"),
 )
-# Content roots of former metadata, and of tables that were removed from their catalog. The roots of
-# removed tables are not live.
+# Content roots of former metadata and of lost commits, and of tables that were removed from their
+# catalog. The roots of removed tables are not live.
 FORMER_ROOTS_SIDE: Final = "_former_roots"
 FORMER_ROOTS: Final = ROOTS.append(pa.field("metadata", pa.string())).append(pa.field("is_live", pa.bool_()))
 

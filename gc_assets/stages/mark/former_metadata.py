@@ -103,6 +103,24 @@ def read_last_live_roots(context: RunContext, lake_name: str, frozen_at: datetim
     return resolve_or_keep(read_live_roots(context.state.files, paths), context.resolver())
 
 
+def read_published_pointers(context: RunContext, live: PublishedTable) -> list[Pointer]:
+    """Return the pointers that a run published with its `live_files`."""
+    rows = read_parts(context.state.files, live.paths(POINTERS_SIDE), POINTERS).to_pylist()
+    return [Pointer(**{name: row[name] for name in POINTERS.names if name != "heads"}, heads=frozenset(row["heads"])) for row in rows]
+
+
+def is_due(item: Pointer, now: datetime, after: timedelta | None) -> bool:
+    """Check if the waiting time of a former pointer has ended. `after` is None if it never ends."""
+    return after is not None and item.former_since is not None and now - item.former_since >= after
+
+
+def describe_wait(item: Pointer, after: timedelta | None) -> str:
+    """Describe how long the files of a former pointer are kept."""
+    if after is None or item.former_since is None:
+        return "because `retention.dropped` is keep"
+    return f"until {item.former_since + after:%Y-%m-%d %H:%M} UTC"
+
+
 def find_former_metadata(
     context: RunContext, lake_name: str, inputs: Mapping[str, PublishedTable], unread: Collection[str]
 ) -> FormerMetadata:
@@ -162,8 +180,7 @@ class _KnownPointers:
         found = cls([], [], [], [])
         for item in before:
             if item.former_since is not None:
-                is_due = after is not None and now - item.former_since >= after
-                found.kept.extend([] if is_due else [item])
+                found.kept.extend([] if is_due(item, now, after) else [item])
             elif WHOLE_LAKE in unread or item.table_uuid in unread:
                 found.unread.append(item)
             elif item.table_uuid in listed:
@@ -194,9 +211,7 @@ def _has_same_catalog(before: PublishedTable, now: PublishedTable) -> bool:
 
 def _read_last_pointers(context: RunContext, live: PublishedTable, refs: PublishedTable) -> list[Pointer]:
     """Return the last run's pointers, which its freeze contains if it did not publish any."""
-    rows = read_parts(context.state.files, live.paths(POINTERS_SIDE), POINTERS).to_pylist()
-    found = [Pointer(**{name: row[name] for name in POINTERS.names if name != "heads"}, heads=frozenset(row["heads"])) for row in rows]
-    return found or _read_pointers(context, refs)
+    return read_published_pointers(context, live) or _read_pointers(context, refs)
 
 
 def _find_former(context: RunContext, lake: PointerLake, refs: PublishedTable, tables: Mapping[str, Succession]) -> list[Pointer]:
@@ -274,11 +289,10 @@ def _describe_kept(lake_name: str, kept: Sequence[Pointer], after: timedelta | N
     for item in kept[:_MAX_NOTES]:
         if item.former_since is None:
             continue
-        until = "because `retention.dropped` is keep" if after is None else f"until {item.former_since + after:%Y-%m-%d %H:%M} UTC"
         yield (
             f"lake {lake_name}: on {item.read_at:%Y-%m-%d}, the catalog had the metadata {show(item.address)} of table "
-            f"{show(item.table_name)}, which is not in the history of its current metadata. The files needed then are kept {until}. "
-            "To restore the commits, register the table with this file, or with a newer one that no run read"
+            f"{show(item.table_name)}, which is not in the history of its current metadata. The files needed then are kept "
+            f"{describe_wait(item, after)}. To restore the commits, register the table with this file, or with a newer one that no run read"
         )
     if len(kept) > _MAX_NOTES:
         yield f"lake {lake_name}: the same applies to {len(kept) - _MAX_NOTES:,} more metadata files"

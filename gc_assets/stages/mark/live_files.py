@@ -19,12 +19,14 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import WrittenParts, merge_written, publish, write_parts
 from gc_assets.engine.tasks import run_single_task
 from gc_assets.lakes.file_kinds import Kind
+from gc_assets.lakes.protocol import as_repository
 from gc_assets.stages.mark.content_roots import find_root_inputs, open_root_tables
 from gc_assets.stages.mark.former_metadata import FormerMetadata, find_former_metadata
 from gc_assets.stages.mark.last_known import LastKnown, find_last_known
 from gc_assets.stages.mark.live_hashes import LiveHashes, LiveTotals
 from gc_assets.stages.mark.live_set import write_external
 from gc_assets.stages.mark.live_walk import CachePaths, LiveWalk
+from gc_assets.stages.mark.lost_commits import find_lost_commits
 from gc_assets.stages.mark.manifest_entries import count_segment_rows, find_segments
 from gc_assets.stages.mark.released_files import ReleasedFiles, find_released_files
 from gc_assets.stages.mark.unknown_addresses import write_unknown_addresses
@@ -102,7 +104,7 @@ def live_files(spark: SparkSession, context: RunContext, lake_name: str) -> Publ
     last_known, former, walked = stage.walk()
     unreadable = list_unreadable(context, lake_name, inputs.roots, last_known, walked.summary["unreadable"])
     log_activity("counting the files of live containers")
-    hashes = stage.open_hashes(walked, None if unreadable else inputs.released)
+    hashes = stage.open_hashes(walked, None if unreadable or FORMER_ROOTS_SIDE in walked.side else inputs.released)
     stage.refuse_unbalanced(hashes)
     totals = hashes.totals()
     written = stage.add_counted(walked, hashes, totals)
@@ -139,7 +141,9 @@ class _Stage:
         has_unread = bool(list_unread_tables(inputs.roots))
         last_known = find_last_known(self.context, self.lake_name, frozen_at) if has_unread else None
         cache, unread = self._cache_paths(), unread_reasons(inputs.roots, last_known)
-        former = find_former_metadata(self.context, self.lake_name, inputs.roots, unread)
+        is_repository = as_repository(self.context.lake(self.lake_name)) is not None
+        find_former = find_lost_commits if is_repository else find_former_metadata
+        former = find_former(self.context, self.lake_name, inputs.roots, unread)
         sides = {side: tuple(write_parts(rows, self.run, self.context.state.files, side)) for side, rows in former.build_sides().items()}
         walk = LiveWalk(
             self.lake_name,

@@ -58,6 +58,7 @@ from gc_assets.state.side_tables import (
     CONTAINERS,
     CONTAINERS_SIDE,
     EXTERNAL_SIDE,
+    FORMER_ROOTS_SIDE,
     LIFECYCLE_SIDE,
     RELEASED_SIDES,
     ROUTED_SIDES,
@@ -281,9 +282,11 @@ class LiveSet:
     def released(self) -> ReleasedFiles | None:
         """The files that the owner's rules release, or None if there are no such rules.
 
-        If a table is unreadable, no files are released.
+        If a table is unreadable, or while lost commits are kept, no files are released.
         """
-        return None if self.table.summary(LiveFilesSummary).unreadable else find_released_files_of(self.context, self.table)
+        if self.table.summary(LiveFilesSummary).unreadable or self.table.paths(FORMER_ROOTS_SIDE):
+            return None
+        return find_released_files_of(self.context, self.table)
 
     def _frame(self, spark: SparkSession) -> DataFrame:
         """Return all rows of `ROUTED_ROWS`, whether live or not."""

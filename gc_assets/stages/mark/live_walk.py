@@ -136,7 +136,7 @@ class LiveWalk:
         unread: Why tables could not be read, by table uuid or `WHOLE_LAKE`.
         is_last_known_read: False if `last_known` was not looked up yet. In this case, the first
             unreadable table stops the walk.
-        former_roots: Parts with the content roots of former metadata.
+        former_roots: Parts with the content roots of former metadata and of lost commits.
     """
 
     lake_name: str
@@ -234,19 +234,23 @@ class LiveWalk:
         return _Roots(live, of_unreadable, edges, unreadable, pa.concat_tables(shields))
 
     def _add_former_roots(self, rooted: _Roots, index: pa.Table) -> _Roots:
-        """Add the roots of former metadata.
+        """Add the roots of former metadata and of lost commits.
 
-        If one of its containers cannot be decoded, the container's location is protected, but no
-        table becomes unreadable.
+        If one of their containers cannot be decoded, its location is protected, but no table
+        becomes unreadable. In a lake without tables, everything that the lake claims is protected.
         """
         former = read_live_roots(self.roots.files, self.former_roots)
+        live = rooted.roots.filter(pc.less_equal(rooted.roots.column("rank"), SPARED))
+        former = former.filter(pc.invert(pc.is_in(former.column("address"), live.column("address").combine_chunks())))
         if not former.num_rows:
             return rooted
         roots = pa.concat_tables([rooted.roots, former])
         undecoded = self._find_lengths(index, closure(former, rooted.edges)).required
         named = read_parts(self.roots.files, list(self.cache.unread_locations), UNREAD_LOCATIONS)
-        shields = pa.concat_tables([rooted.shields, shield_directories(undecoded, named)])
-        return replace(rooted, roots=roots, shields=shields, found=None)
+        shields = [rooted.shields, shield_directories(undecoded, named)]
+        if pc.any(pc.and_(pc.is_valid(undecoded.column("commit_id")), pc.is_null(undecoded.column("table_uuid")))).as_py():
+            shields.append(build_shields(read_parts(self.roots.files, list(self.claims), CLAIMS), [WHOLE_LAKE]))
+        return replace(rooted, roots=roots, shields=pa.concat_tables(shields), found=None)
 
     def _find_contents(self, required: pa.Table, found: pa.Table, named: pa.Table, contents: ContentIndex) -> dict[str, list[str]]:
         """Return the ids of contents that need undecoded containers, by container address.
