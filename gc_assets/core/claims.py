@@ -130,6 +130,17 @@ class Claims:
             owners.setdefault(claim.prefix, claim.owner if claim.collect else None)
         return cls(owners, frozenset(shielded), tuple(wide), names)
 
+    @classmethod
+    def of_shields(cls, shields: Iterable[str]) -> Claims:
+        """Build claims in which only these keys, and all keys under these prefixes, have no owner.
+
+        Prefixes end in `/`, or are empty for the whole storage.
+        """
+        owner, names = Owner("", None), set(shields)
+        prefixes = {name for name in names if not name or name.endswith("/")}
+        # The first claim covers the whole storage, so that all other keys have an owner.
+        return cls.of([Claim("", owner), *(Claim(prefix, owner, collect=False) for prefix in prefixes)], names - prefixes)
+
     def owner_of(self, key: str) -> Owner | None:
         """Return the owner of a key, or None if it is unclaimed or shielded."""
         directory, name = key[: key.rfind("/") + 1], key[key.rfind("/") + 1 :]

@@ -296,6 +296,7 @@ def foreign_metadata(
             f"{count_of(count, 'metadata object')} under claimed prefixes {'does' if count == 1 else 'do'} not belong to a configured "
             "lake: "
             f"{show_list([text for text, _ in tables], separator='; ')}{f'; and {rest:,} more' if rest > 0 else ''}. "
+            "The plan leaves out all files in their locations, even if you override the gate. "
             "Add their catalog to lakes.yaml, accept a dead table with `gc-assets accept`, or remove them manually."
         )
     if junk:

@@ -359,8 +359,8 @@ CUTS: Final = schema_of(column("key", STRING, "A key at which the next listing o
 
 # Candidates that are not planned. Schema: `ORPHAN_FILES`. Candidates in `NAMED_TWICE_SIDE` occur
 # several times in a listing or report, so it is unclear which row is right. Candidates in
-# `DEFERRED_SIDE` are claimed by tables with missing metadata, are next to damaged metadata, or are
-# metadata of views that were removed from their catalog.
+# `DEFERRED_SIDE` are claimed by tables with missing metadata, are next to damaged metadata, may
+# belong to foreign tables, or are metadata of views that were removed from their catalog.
 FALSE_NEGATIVES_SIDE: Final = "_false_negatives"
 NEAR_MISSES_SIDE: Final = "_near_misses"
 NAMED_TWICE_SIDE: Final = "_named_twice"
@@ -422,6 +422,12 @@ KNOWN_VIEWS: Final = schema_of(
     column("catalog", STRING, "Identity of the catalog, without secrets.", since="0.4"),
     column("gone_since", TIMESTAMP, "Time of the first accepted run that missed it; null if a catalog lists it.", since="0.4"),
 )
+# Prefixes in all storages under which foreign tables may have files. Plans leave out these files.
+FOREIGN_PLACES_SIDE: Final = "_foreign_places"
+FOREIGN_PLACES: Final = schema_of(
+    column("storage", STRING, "Storage of the prefix.", since="0.4"),
+    column("prefix", STRING, "Prefix that ends in `/`, or empty for the whole storage.", since="0.4"),
+)
 # The dropped tables in the form that `gc-assets show` prints.
 SHOWN_DROPPED_TABLES: Final = Table(
     "dropped_tables", "Tables that an earlier run read and no catalog lists any more.", "storage", ("lake", "table_uuid"), DROPPED_COLUMNS
@@ -473,7 +479,8 @@ HELD_SIDE: Final = "_held"
 # or the key is too long for the trash. Schema: `DELETION_PLAN`.
 DENIED_SIDE: Final = "_denied"
 TOO_LONG_SIDE: Final = "_too_long"
-# Rows under claims of tables or lakes that miss live files in another storage.
+# Rows under claims of tables or lakes that miss live files in another storage, and rows that foreign
+# tables may need.
 MISSING_FILES_SIDE: Final = "_missing_files"
 LEFT_OUT_SIDES: Final = (DENIED_SIDE, TOO_LONG_SIDE, MISSING_FILES_SIDE)
 

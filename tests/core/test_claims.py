@@ -118,3 +118,11 @@ def test_wide_prefixes_are_empty_or_contain_other_tables(locations: list[tuple[s
         if not prefix or any(other != prefix and other.startswith(prefix) and table not in owners[prefix] for other, table in locations)
     }
     assert find_wide_prefixes(locations) == expected
+
+
+@given(st.lists(PREFIXES, max_size=4), st.lists(st.tuples(PREFIXES, st.sampled_from("xy")).map("".join), max_size=3))
+def test_keys_under_shields_have_no_owner(prefixes: list[str], names: list[str]) -> None:
+    keys = pa.array(["x", "a/x", "a/xy", "a/a/x", "a/b/y", "b/x", "ab/x"])
+    owners = Claims.of_shields([*prefixes, *names]).resolve(keys)[0].to_pylist()
+    is_shielded = [key in names or key.startswith(tuple(prefixes)) for key in keys.to_pylist()]
+    assert [owner is None for owner in owners] == is_shielded

@@ -14,10 +14,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Self
 
+import pyarrow.compute as pc
+
+from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.delete.missing_files import last_sweep
 from gc_assets.stages.delete.plan_inputs import PlanInputs
 from gc_assets.stages.sweep.orphan_files import grace_cutoff
 from gc_assets.stages.sweep.other_listings import find_listing_time, list_claiming_lakes
+from gc_assets.state.journal import PublishedTable
+from gc_assets.state.parts import read_parts
+from gc_assets.state.side_tables import FOREIGN_PLACES, FOREIGN_PLACES_SIDE
 from gc_assets.state.summaries import OrphanFilesSummary
 
 LIST: Final = "gc-assets run --listing"
@@ -36,12 +42,15 @@ class ForeignEvidence:
         unknown: Why the metadata in another storage is unknown. Any entry makes the gate refuse the
             plan.
         notes: Sentences about storages for which an earlier sweep was used.
+        prefixes: Prefixes of the plan's storage under which the tables of the metadata may have
+            files. The plan leaves out these files.
     """
 
     count: int
     samples: tuple[str, ...]
     unknown: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    prefixes: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, inputs: PlanInputs) -> Self:
@@ -50,6 +59,7 @@ class ForeignEvidence:
         mine = claimed.get(inputs.storage, set())
         usual = grace_cutoff(context, inputs.storage, inputs.refs)
         count, samples, unknown, notes = own.foreign_metadata_count, list(own.foreign_metadata), list[str](), list[str]()
+        prefixes = _read_prefixes(context, inputs.orphans, inputs.storage)
         for name in sorted(claimed.keys() - {inputs.storage}):
             shared, sweep = claimed[name] & mine, last_sweep(context, name)
             if sweep is None:
@@ -61,6 +71,7 @@ class ForeignEvidence:
             if storages is None or inputs.storage in storages or (shared and (lakes is None or shared & set(lakes))):
                 count += found.foreign_metadata_count
                 samples += [context.resolver().address(name, sample) for sample in found.foreign_metadata]
+                prefixes |= _read_prefixes(context, sweep, inputs.storage)
             if not shared:
                 continue
             listed_at = find_listing_time(context, sweep)
@@ -72,4 +83,17 @@ class ForeignEvidence:
                 notes.append(f"{listed[0].upper()}{listed[1:]}, so only older files are planned. `{LIST}` lists it now.")
             elif sweep.receipt.run_date < context.run_date:
                 notes.append(f"The metadata in storage {name} was last read by the run of {sweep.receipt.run_date}.")
-        return cls(count, tuple(samples), tuple(unknown), tuple(notes))
+        return cls(count, tuple(samples), tuple(unknown), tuple(notes), tuple(sorted(prefixes)))
+
+
+def _read_prefixes(context: RunContext, sweep: PublishedTable, storage_name: str) -> set[str]:
+    """Return the prefixes of a storage under which the foreign tables found by a sweep may have
+    files.
+    """
+    if not sweep.summary(OrphanFilesSummary).foreign_metadata_count:
+        return set()
+    paths = sweep.paths(FOREIGN_PLACES_SIDE)
+    if not paths:  # An earlier release made the sweep, so the files may be under any prefix.
+        return {""}
+    rows = read_parts(context.state.files, paths, FOREIGN_PLACES)
+    return set(rows.filter(pc.equal(rows.column("storage"), storage_name)).column("prefix").to_pylist())

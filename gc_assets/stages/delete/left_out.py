@@ -21,6 +21,7 @@ from gc_assets.engine.progress import log_activity
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import Totals, WrittenParts
 from gc_assets.lakes.protocol import as_preflight
+from gc_assets.stages.delete.foreign_evidence import ForeignEvidence
 from gc_assets.stages.delete.missing_files import LIVE_LISTED
 from gc_assets.stages.delete.plan_inputs import PlanInputs
 from gc_assets.stages.mark.shared_tables import EDIT_COLUMNS, EditKey, SharedTables, edit_keys, list_expiry_tables, read_expiry
@@ -155,7 +156,7 @@ def _find_reasons(context: RunContext, lake: str, names: Mapping[str | None, str
     return reasons
 
 
-def sum_left_out(inputs: PlanInputs, written: WrittenParts, run: TableRun) -> tuple[list[LeftOut], Totals]:
+def sum_left_out(inputs: PlanInputs, written: WrittenParts, run: TableRun, foreign: ForeignEvidence) -> tuple[list[LeftOut], Totals]:
     """Sum up the files that the plan leaves out.
 
     Returns:
@@ -165,7 +166,7 @@ def sum_left_out(inputs: PlanInputs, written: WrittenParts, run: TableRun) -> tu
     describe = {
         DENIED_SIDE: lambda: _describe_denied(context, storage),
         TOO_LONG_SIDE: lambda: _describe_too_long(context, storage),
-        MISSING_FILES_SIDE: lambda: ". ".join(_describe_missing(inputs.missing, inputs.doubtful)),
+        MISSING_FILES_SIDE: lambda: ". ".join(_describe_missing(inputs.missing, inputs.doubtful, foreign)),
     }
     found, expired = list[LeftOut](), Totals()
     for side in LEFT_OUT_SIDES:
@@ -219,7 +220,7 @@ def _describe_examples(items: Sequence[Unreadable]) -> str:
     return examples if len(items) <= _MAX_EXAMPLES else f"{examples}; and {len(items) - _MAX_EXAMPLES:,} more"
 
 
-def _describe_missing(missing: Sequence[Unreadable], doubtful: Sequence[Unreadable]) -> Iterator[str]:
+def _describe_missing(missing: Sequence[Unreadable], doubtful: Sequence[Unreadable], foreign: ForeignEvidence) -> Iterator[str]:
     found, junk = _describe_examples(missing), _describe_examples(doubtful)
     if missing:
         yield (
@@ -230,4 +231,9 @@ def _describe_missing(missing: Sequence[Unreadable], doubtful: Sequence[Unreadab
         yield (
             f"{'Or they' if missing else 'they'} are under claims of {count_of(len(doubtful), 'table')} with an unreadable file named like "
             f"metadata in another storage, which may belong to another table ({junk}). Make the file readable, or remove it"
+        )
+    if foreign.prefixes:
+        yield (
+            f"{'Or they' if missing or doubtful else 'they'} may belong to tables of no configured lake, whose metadata the gate "
+            "`foreign_metadata` lists. Add the catalog of these tables to lakes.yaml, or accept dead tables with `gc-assets accept`"
         )

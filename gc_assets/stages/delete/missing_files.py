@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
-from gc_assets.core.claims import Claim, Claims, Owner
+from gc_assets.core.claims import Claims, Owner
 from gc_assets.core.phases import RESTORE
 from gc_assets.core.plan import Unreadable
 from gc_assets.engine.run_context import RunContext
@@ -113,9 +113,7 @@ class RouteMissing:
     @classmethod
     def of(cls, prefixes: Sequence[str]) -> Self:
         """Build a task that moves the rows under these prefixes."""
-        # The first claim covers the whole storage, so only keys under a shield have no owner.
-        shields = [Claim("", Owner("", None), collect=True), *(Claim(prefix, Owner("", None), collect=False) for prefix in prefixes)]
-        return cls(Claims.of(shields))
+        return cls(Claims.of_shields(prefixes))
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

@@ -39,6 +39,7 @@ from gc_assets.engine.tasks import run_single_task
 from gc_assets.lakes.protocol import DELETE_IDLE_BRANCH, DELETE_PATHS
 from gc_assets.stages.delete.close import close_outdated_plans
 from gc_assets.stages.delete.expired_since import ExpiredSince, count_expired_since
+from gc_assets.stages.delete.foreign_evidence import ForeignEvidence
 from gc_assets.stages.delete.foreign_rows import ForeignRows
 from gc_assets.stages.delete.left_out import (
     ExpirySource,
@@ -109,7 +110,8 @@ def deletion_plan(spark: SparkSession, context: RunContext, storage_name: str) -
     expiry = _plan_expiry(spark, inputs, run, excluded, kept)
     log = LogReader.of(state, storage_name)
     session = choose_session(spark, *_size(inputs, expiry, log))
-    rows, deferred = plan_rows(session, inputs, run, expiry, log)
+    foreign = ForeignEvidence.of(inputs)
+    rows, deferred = plan_rows(session, inputs, run, expiry, log, foreign.prefixes)
     totals_by = ["action", "reason", "after_expiry", "kind"]
     written = write_routed(rows, DELETION_PLAN, run, state, totals_by, [WAITING_SIDE, HELD_SIDE, *LEFT_OUT_SIDES])
     parts = written.paths(run)
@@ -129,7 +131,7 @@ def deletion_plan(spark: SparkSession, context: RunContext, storage_name: str) -
     uploads, later = UPLOADS.empty_table(), 0
     if not inputs.listing.is_earlier:  # unfinished uploads are listed too
         uploads, later = find_old_uploads(context, storage_name, cutoff, inputs.refs, inputs.live, inputs.unreadable, check_foreign)
-    files_left_out, expired = sum_left_out(inputs, written, run)
+    files_left_out, expired = sum_left_out(inputs, written, run, foreign)
     waiting = sum_files(deferred)
     left_out = (*of_others, *excluded.values(), *files_left_out, *describe_unlisted(inputs, waiting))
     content = PlanContent(
@@ -139,6 +141,7 @@ def deletion_plan(spark: SparkSession, context: RunContext, storage_name: str) -
         unknown,
         upload_totals(uploads, later),
         waiting if inputs.blocks_purges else Amount(),
+        foreign,
         left_out,
         expired,
         tuple(open_plans),

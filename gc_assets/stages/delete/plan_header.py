@@ -39,6 +39,7 @@ class PlanContent:
         aliases: Messages about planned files that are live under another address.
         unknown: Planned files that may be live under an unknown address.
         deferred: Files whose purge waits until all tables can be read.
+        foreign: Foreign metadata that the plan has to consider.
         left_out: Files and edits that the plan leaves out, with the reasons.
         left_out_expired: The expired files in `left_out`.
         open_plans: Earlier plans that are still unfinished, with the reasons.
@@ -52,6 +53,7 @@ class PlanContent:
     unknown: TailMatches
     uploads: Uploads
     deferred: Amount
+    foreign: ForeignEvidence
     left_out: tuple[LeftOut, ...] = ()
     left_out_expired: Totals = field(default_factory=Totals)
     open_plans: tuple[str, ...] = ()
@@ -210,7 +212,7 @@ def _check_gates(inputs: PlanInputs, content: PlanContent, live: LiveCount, plan
     context = inputs.context
     found, limits = inputs.orphans.summary(OrphanFilesSummary), context.storage(inputs.storage).gates
     earlier = AcceptedRun.find_last(context, inputs.storage)
-    samples, foreign = found.stopped_samples, ForeignEvidence.of(inputs)
+    samples, foreign = found.stopped_samples, content.foreign
     dead = [str(item) for item in dead_tables(context, inputs.storage)]
     listed = inputs.inventory.summary(StorageInventorySummary)
     stored = Amount(files=listed.objects, bytes=listed.bytes)

@@ -5,7 +5,7 @@ Nothing in this module changes files in a storage.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import reduce
@@ -77,7 +77,7 @@ _OWNED_COPY: Final = pa.schema([("key", STRING), ("etag", STRING), ("source_plan
 
 
 def plan_rows(
-    spark: SparkSession, inputs: PlanInputs, run: TableRun, expiry: WrittenParts, log: LogReader
+    spark: SparkSession, inputs: PlanInputs, run: TableRun, expiry: WrittenParts, log: LogReader, foreign_prefixes: Sequence[str]
 ) -> tuple[pa.Table | DataFrame, DataFrame | None]:
     """Build the plan's rows.
 
@@ -89,13 +89,14 @@ def plan_rows(
         inputs: The tables of the run date.
         expiry: The plan's history edits, as parts of `run`.
         log: The storage's deletion logs.
+        foreign_prefixes: Prefixes of foreign tables. The plan leaves out the files under them.
 
     Returns:
         The rows with the columns `PLANNED`, and a frame of the quarantined files whose purge has to
         wait. A purge waits if an unreadable table blocks it or the run has not listed the storage.
         The frame is None if neither is the case.
     """
-    missing = missing_prefixes(inputs.context, inputs.storage, inputs.missing, [*inputs.refs, *inputs.live])
+    missing = (*missing_prefixes(inputs.context, inputs.storage, inputs.missing, [*inputs.refs, *inputs.live]), *foreign_prefixes)
     kept = (*missing, *missing_prefixes(inputs.context, inputs.storage, inputs.doubtful, [*inputs.refs, *inputs.live]))
     plan = _PlanOrphans.of(inputs, run, expiry)
     if not log.parts:
@@ -196,8 +197,8 @@ class _PlanOrphans:
         edited: The histories edited by this plan.
         max_key_bytes: Length of the longest key that can be quarantined, or None if there is no
             limit.
-        missing: Routes the rows of tables that are doubtful or have lost files in another storage.
-            None if there are no such tables.
+        missing: Routes the rows of tables that are foreign, doubtful or have lost files in another
+            storage. None if there are no such tables.
     """
 
     mode: str

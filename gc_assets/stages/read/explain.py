@@ -231,7 +231,8 @@ def _not_live(context: RunContext, storage: str, summary: dict[str, Any]) -> tup
     if orphan is not None:
         return (
             "waiting",
-            f"It is garbage ({orphan['reason']}) but not in a plan of this date: it is already in quarantine, or no plan was made.",
+            f"It is garbage ({orphan['reason']}) but not in a plan of this date: it is already in quarantine, the plan leaves it out, or "
+            "no plan was made.",
         )
     if listed is None:
         return "unknown", f"Storage {storage} did not contain this object when it was listed for {context.run_date}, and no lake needs it."
@@ -249,7 +250,11 @@ def _not_live(context: RunContext, storage: str, summary: dict[str, Any]) -> tup
     if summary.get("young_by_name"):
         return "young", f"No live commit needs it, but its name is so recent that lake {claim} may still link it."
     if summary.get("deferred"):
-        return "waiting", "It is garbage, but kept for now. See the notes and gates of the run for the reason, such as `foreign_metadata`."
+        return (
+            "waiting",
+            "No configured lake needs it, but it is kept for now. See the notes and gates of the run for the reason, such as "
+            "`foreign_metadata`.",
+        )
     return "unknown", f"Lake {claim} claims its location, and the tables of this date are incomplete; finish the run of this date."
 
 

@@ -137,11 +137,16 @@ def _location_keys(context: RunContext, storage_name: str, *names: str) -> Itera
 
 def prefixes_of(context: RunContext, storage_name: str, tables: Iterable[PublishedTable], owners: Collection[Owner]) -> tuple[str, ...]:
     """Return the key prefixes claimed by these tables and lakes in a storage."""
-    found: set[str] = set()
+    return tuple(sorted(prefix for storage, prefix in places_of(context, tables, owners) if storage == storage_name))
+
+
+def places_of(context: RunContext, tables: Iterable[PublishedTable], owners: Collection[Owner]) -> set[tuple[str, str]]:
+    """Return the storages and key prefixes that these tables and lakes claim."""
+    found: set[tuple[str, str]] = set()
     for table in tables:
         for row in read_parts(context.state.files, table.paths(CLAIMS_SIDE), CLAIMS).to_pylist():
             owner = Owner(table.receipt.owner, row["table_uuid"])
             lake_owner = Owner(owner.lake, None)
-            if row["storage"] == storage_name and (owner in owners or lake_owner in owners):
-                found.add(row["key"])
-    return tuple(sorted(found))
+            if row["storage"] is not None and (owner in owners or lake_owner in owners):
+                found.add((row["storage"], row["key"]))
+    return found

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -26,7 +26,7 @@ from gc_assets.core.printable import show
 from gc_assets.engine.tables import map_arrow
 from gc_assets.lakes.kind import MetadataPattern, TableIdentity
 from gc_assets.lakes.kinds import KINDS
-from gc_assets.lakes.lineage import Lineage
+from gc_assets.lakes.lineage import NO_LINEAGE, Lineage
 from gc_assets.lakes.other_formats import OTHER_FORMATS
 from gc_assets.stages.records.dead_tables import DeadTable, describe_unlisted, read_table_id
 from gc_assets.stages.sweep.known_tables import KnownTable
@@ -49,13 +49,13 @@ FOREIGN: Final = pa.schema(
         ("parent_ms", pa.int64()),
         ("external", pa.list_(pa.string())),
         ("is_former_view", pa.bool_()),
-        ("other_storages", pa.list_(pa.string())),
+        ("prefixes", pa.list_(pa.struct([("storage", pa.string()), ("prefix", pa.string())]))),
         ("is_newer", pa.bool_()),
         ("claimed_by", pa.string()),
     ]
 )
-# Largest number of rows with a reason that one task yields for each lake and set of other storages,
-# and as many again that are newer than their catalog.
+# Largest number of rows with a reason that one task yields for each lake, and as many again that are
+# newer than their catalog. Further rows are only yielded if they have other prefixes.
 MAX_REASONS: Final = 1_000
 # Columns that are copied from the suspect.
 _OF_SUSPECT: Final = ("key", "lake", "last_modified", "claimed_by")
@@ -80,8 +80,9 @@ def foreign_metadata(
 
     Rows without a reason are metadata of former views or known tables. For known tables, they
     contain the lineage, which `metadata_lineage.py` needs to decide whether another catalog wrote
-    the file. `other_storages` are the other storages to which the metadata's locations and manifest
-    lists refer. `claimed_by` is the uuid of the table whose claim contains the file, if any.
+    the file. `prefixes` are those under which the table may have files: around the metadata,
+    in its locations and around its manifest lists. `claimed_by` is the uuid of the table whose
+    claim contains the file, if any.
 
     `is_junk` marks files that are named like metadata but cannot be read as metadata, one per
     directory. In `own_directories`, a fragment of a metadata file is skipped, because it is left
@@ -137,6 +138,13 @@ def suspect_pattern() -> str:
     return "|".join(pattern.names for pattern in metadata_patterns())
 
 
+class StoragePrefix(NamedTuple):
+    """A prefix in a storage under which a table may have files."""
+
+    storage: str
+    prefix: str
+
+
 class _Finding(NamedTuple):
     """The result for a suspect: the columns of `FOREIGN` that are not in its inventory row."""
 
@@ -151,8 +159,11 @@ class _Finding(NamedTuple):
     parent_ms: int | None = None
     external: list[str] | None = None
     is_former_view: bool = False
-    other_storages: tuple[str, ...] = ()
+    prefixes: frozenset[StoragePrefix] = frozenset()
     is_newer: bool = False
+
+    def as_row(self) -> dict[str, Any]:
+        return {**self._asdict(), "prefixes": [prefix._asdict() for prefix in sorted(self.prefixes)]}
 
 
 @dataclass(frozen=True)
@@ -169,7 +180,8 @@ class MetadataClassifier:
     former_views: Mapping[str, datetime] = field(default_factory=dict[str, datetime])
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        directories_with_junk, reasons = set[str](), Counter[tuple[str | None, tuple[str, ...], bool]]()
+        directories_with_junk, reasons = set[str](), Counter[tuple[str | None, bool]]()
+        prefixes = defaultdict[tuple[str | None, bool], set[StoragePrefix]](set)
         for batch in batches:
             rows = list[dict[str, Any]]()
             for row in batch.to_pylist():
@@ -179,17 +191,19 @@ class MetadataClassifier:
                     continue
                 if found.is_junk:
                     directories_with_junk.add(directory_of(key))
-                group = row["lake"], found.other_storages, found.is_newer
-                reasons[group] += found.reason is not None
-                if found.reason is None or reasons[group] <= MAX_REASONS:
-                    rows.append({name: row.get(name) for name in _OF_SUSPECT} | found._asdict())
+                if found.reason is not None:
+                    group = row["lake"], found.is_newer
+                    reasons[group] += 1
+                    if reasons[group] > MAX_REASONS and found.prefixes <= prefixes[group]:
+                        continue
+                    prefixes[group] |= found.prefixes
+                rows.append({name: row.get(name) for name in _OF_SUSPECT} | found.as_row())
             yield pa.RecordBatch.from_pylist(rows, FOREIGN)
 
     def _classify(self, key: str, modified: datetime, *, is_old: bool) -> _Finding | None:
         pattern = next(pattern for pattern in self.metadata_patterns if re.search(pattern.names, key))
         if pattern.classify is None:
-            is_protected = self._is_protected(key, [_find_root(pattern, key)])
-            return None if is_protected else _Finding("metadata of a repository or table of another kind")
+            return self._as_repository(key, _find_root(pattern, key), "metadata of a repository or table of another kind")
         place = find_table_prefix(key)
         try:
             raw = self._read(key)
@@ -210,8 +224,8 @@ class MetadataClassifier:
             if self._is_protected(key, [place, *self._own_places(found)]):
                 return None
             finding = self._check_known(key, modified, found, is_old=is_old)
-            return None if finding is None else finding._replace(other_storages=self._find_other_storages(found.lineage))
-        return None if found is None or self._is_protected(key, [_find_root(pattern, key)]) else _Finding(found)
+            return None if finding is None else finding._replace(prefixes=self._find_prefixes(place, found.lineage))
+        return None if found is None else self._as_repository(key, _find_root(pattern, key), found)
 
     def _is_former_view(self, key: str, found: TableIdentity) -> bool:
         missed_at = self.former_views.get(found.uuid)
@@ -220,7 +234,10 @@ class MetadataClassifier:
         return self._find_record(key, found.uuid) is None
 
     def _as_junk(self, key: str, place: str, reason: str) -> _Finding | None:
-        return None if self._is_protected(key, [place]) else _Finding(reason, is_junk=True)
+        return None if self._is_protected(key, [place]) else _Finding(reason, is_junk=True, prefixes=self._find_prefixes(place))
+
+    def _as_repository(self, key: str, root: str, reason: str) -> _Finding | None:
+        return None if self._is_protected(key, [root]) else _Finding(reason, prefixes=self._find_prefixes(root))
 
     def _is_protected(self, key: str, places: Sequence[str | None]) -> bool:
         """Return True if `protect` matches the key and all files in these directories.
@@ -306,10 +323,13 @@ class MetadataClassifier:
             return None
         return sorted(named) if is_external else None
 
-    def _find_other_storages(self, lineage: Lineage) -> tuple[str, ...]:
-        """Return the other storages that a metadata file's locations and manifest lists are in."""
+    def _find_prefixes(self, place: str, lineage: Lineage = NO_LINEAGE) -> frozenset[StoragePrefix]:
+        """Return a prefix of this storage, and the prefixes around a metadata file's locations and
+        manifest lists in any storage.
+        """
         resolved = map(self.resolver.locate_one, _name_directories(_name_contents(lineage)))
-        return tuple(sorted({found[0] for found in resolved if found is not None} - {self.storage_name}))
+        named = (StoragePrefix(found[0], find_table_prefix(found[1])) for found in resolved if found is not None)
+        return frozenset({StoragePrefix(self.storage_name, place), *named})
 
     def _is_under(self, place: str, address: str) -> bool:
         resolved = self.resolver.locate_one(address)

@@ -214,7 +214,7 @@ def remove_seen(context: RunContext, storage_name: str, rows: Sequence[Mapping[s
     Args:
         rows: Suspects (columns `FOREIGN`).
     """
-    newer = {(storage_name, row["key"]): (row["lake"], *row["other_storages"]) for row in rows if row["is_newer"]}
+    newer = {(storage_name, row["key"]): row["lake"] for row in rows if row["is_newer"]}
     if not newer or max(Counter(newer.values()).values()) >= MAX_REASONS:
         return rows
     seen = find_seen(context, set(newer), context.resolver())

@@ -254,7 +254,7 @@ def _check_sweep(spark: SparkSession, sweep: _Sweep, probed: WrittenParts, run: 
     metadata = _check_metadata(spark, sweep, probed, newer)
     deferred = (
         *prefixes_of(context, storage_name, [*sweep.refs, *sweep.live], metadata.broken),
-        *foreign.protected_prefixes(),
+        *foreign.protected_prefixes(storage_name),
         *foreign.views.list_prefixes(),
     )
     unlisted = _check_unlisted(spark, sweep, probed, metadata.broken, newer)
@@ -399,6 +399,7 @@ def _write_orphans(
         **foreign.write(),
         **checks.dropped.write(context, run),
         **checks.foreign.views.write(context, run),
+        **checks.foreign.write(context, run),
         **({REWRITTEN_SIDE: rewritten} if rewritten else {}),
     }
     return replace(written, side={**written.side, **own})

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
+from gc_assets.core.claims import Claims
 from gc_assets.core.foreign import OTHER_FORMAT
 from gc_assets.core.hashing import xxhash64
 from gc_assets.engine.parquet_scan import ParquetScan
@@ -137,7 +138,8 @@ class ReasonSearch:
         never_committed = {lake.name: self.context.kind(lake.name).files.never_committed for lake in lakes}
         edited = frozenset(lake.name for lake in lakes if self.context.kind(lake.name).edits_history)
         reasons = {lake: reason for lake, reason in never_committed.items() if reason is not None}
-        return _AddReasons(matches, self.foreign, self.dropped, edited, reasons, self.deferred, uncollected_metadata())
+        deferred = Claims.of_shields(self.deferred) if self.deferred else None
+        return _AddReasons(matches, self.foreign, self.dropped, edited, reasons, deferred, uncollected_metadata())
 
     def _route_live(self, orphans: DataFrame, collisions: pa.Array) -> DataFrame:
         """Compare candidates with the live keys themselves, and route those that match."""
@@ -195,6 +197,7 @@ class _AddReasons:
         edited: Lakes whose history is edited before files are deleted.
         never_committed: Reason for files that no commit has ever referenced, by lake. Lakes without
             such a reason are missing.
+        deferred: Claims in which the deferred keys have no owner, or None if no key is deferred.
         metadata: Regular expression for metadata keys, to which `never_committed` does not apply.
     """
 
@@ -203,7 +206,7 @@ class _AddReasons:
     dropped: DroppedFinder | None
     edited: frozenset[str]
     never_committed: dict[str, str]
-    deferred: tuple[str, ...]
+    deferred: Claims | None
     metadata: str
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -236,7 +239,8 @@ class _AddReasons:
             "kind": witness.column("kind"),
             "dangling_commits": self._lifecycle_commits(hashes, pc.and_not(is_lifecycle, is_foreign)),
             "foreign_rule": pc.if_else(is_foreign, rule, none),
-            ROUTE: pc.if_else(self._is_deferred(batch.column("key")), DEFERRED_SIDE, ""),
+            # Foreign files are never planned, and the report lists them.
+            ROUTE: pc.if_else(pc.and_not(self._is_deferred(batch.column("key")), is_foreign), DEFERRED_SIDE, ""),
         }
         return pa.RecordBatch.from_arrays([columns[name] for name in ROUTED_ORPHANS.names], schema=ROUTED_ORPHANS)
 
@@ -280,10 +284,7 @@ class _AddReasons:
         return pc.if_else(is_wanted, pa.array(commits, pa.int64()).take(at), pa.scalar(None, pa.int64()))
 
     def _is_deferred(self, keys: pa.Array) -> pa.Array:
-        found = pa.repeat(False, len(keys))
-        for prefix in self.deferred:
-            found = pc.or_(found, pc.starts_with(keys, prefix))
-        return found
+        return pa.repeat(False, len(keys)) if self.deferred is None else pc.is_null(self.deferred.resolve(keys)[0])
 
 
 # `empty_table` would import pandas.

@@ -7,7 +7,7 @@ the gates decide whether to stop the plan.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
@@ -34,25 +34,29 @@ from gc_assets.engine.tables import (
     read_table,
     run_over_frame,
     spark_schema,
+    write_parts,
 )
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.kind import LakeKind, Spellings
 from gc_assets.lakes.kinds import KINDS
 from gc_assets.stages.mark.decoding import content_digest
 from gc_assets.stages.records.dead_tables import dead_tables
+from gc_assets.stages.sweep.claims import places_of
 from gc_assets.stages.sweep.dropped_tables import NO_DROPPED_TABLES, SPLIT_SUSPECTS, DroppedTables, SuspectSplit, add_dropped
 from gc_assets.stages.sweep.exact_comparison import find_twins
 from gc_assets.stages.sweep.foreign_files import protected_keys
-from gc_assets.stages.sweep.foreign_metadata import FOREIGN, directory_of, foreign_metadata, metadata_patterns
+from gc_assets.stages.sweep.foreign_metadata import FOREIGN, StoragePrefix, directory_of, foreign_metadata, metadata_patterns
 from gc_assets.stages.sweep.former_views import NO_FORMER_VIEWS, FormerViews
 from gc_assets.stages.sweep.known_tables import NEVER_NEWER, known_tables
 from gc_assets.stages.sweep.metadata_lineage import find_foreign_lineages, find_settled_time, remove_seen
 from gc_assets.state.arrow_types import BOOL, STRING
-from gc_assets.state.journal import PublishedTable
-from gc_assets.state.parts import read_parts
+from gc_assets.state.journal import PublishedTable, TableRun
+from gc_assets.state.parts import PartFile, read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, LAKE_REFS, LIVE_FILES
 from gc_assets.state.side_tables import (
     CANDIDATES,
+    FOREIGN_PLACES,
+    FOREIGN_PLACES_SIDE,
     IDENTITY_SEPARATOR,
     METADATA,
     METADATA_SIDE,
@@ -326,6 +330,7 @@ class ForeignMetadata:
         messages: One message per metadata file.
         junk: Keys of files that are not valid metadata, with reasons.
         junk_owners: Tables whose claims contain such files, with the key of one file each.
+        prefixes: Prefixes in all storages under which the tables of the metadata may have files.
         dropped: Why dropped tables wait, by prefix. The metadata under their claims belongs to
             others, or is newer than the last known metadata.
         lakes: Lakes whose claims contain the metadata.
@@ -340,10 +345,22 @@ class ForeignMetadata:
     other_storages: frozenset[str] = frozenset()
     views: FormerViews = NO_FORMER_VIEWS
     junk_owners: Mapping[Owner, str] = field(default_factory=dict[Owner, str])
+    prefixes: frozenset[StoragePrefix] = frozenset()
 
-    def protected_prefixes(self) -> tuple[str, ...]:
-        """Return the prefixes of possible tables around junk, whose files are not deleted."""
-        return tuple(sorted(set(map(find_table_prefix, self.junk))))
+    def protected_prefixes(self, storage_name: str) -> tuple[str, ...]:
+        """Return the prefixes of possible tables around junk, and the prefixes of foreign tables.
+
+        Their files in the storage are not deleted.
+        """
+        foreign = {item.prefix for item in self.prefixes if item.storage == storage_name}
+        return tuple(sorted(foreign.union(map(find_table_prefix, self.junk))))
+
+    def write(self, context: RunContext, run: TableRun) -> dict[str, tuple[PartFile, ...]]:
+        """Write the prefixes to a side table of the run, for the plans of all storages."""
+        if not self.prefixes:
+            return {}
+        table = pa.Table.from_pylist([item._asdict() for item in sorted(self.prefixes)], schema=FOREIGN_PLACES)
+        return {FOREIGN_PLACES_SIDE: tuple(write_parts(table, run, context.state.files, FOREIGN_PLACES_SIDE))}
 
 
 def find_foreign_metadata(
@@ -404,9 +421,23 @@ def find_foreign_metadata(
     junk = {row["key"]: row["reason"] for row in rows if row["is_junk"]} if len(rows) < MAX_NAMED else {}
     foreign = [row for row in rows if row["key"] not in junk]
     messages = [f"{row['key']}: {row['reason']}" for row in foreign]
-    lakes, storages = frozenset(row["lake"] for row in foreign), frozenset(name for row in foreign for name in row["other_storages"])
+    lakes, prefixes = frozenset(row["lake"] for row in foreign), {StoragePrefix(**item) for row in foreign for item in row["prefixes"]}
+    storages = frozenset(item.storage for item in prefixes) - {storage_name}
     owners = {Owner(row["lake"], row["claimed_by"]): row["key"] for row in reversed(rows) if row["key"] in junk and row["claimed_by"]}
-    return ForeignMetadata(messages, junk, waiting, lakes, storages, replace(views, files=of_views), owners)
+    prefixes |= _find_other_claims(context, storage_name, {Owner(row["lake"], row["claimed_by"]) for row in foreign if row["claimed_by"]})
+    return ForeignMetadata(messages, junk, waiting, lakes, storages, replace(views, files=of_views), owners, frozenset(prefixes))
+
+
+def _find_other_claims(context: RunContext, storage_name: str, owners: Collection[Owner]) -> set[StoragePrefix]:
+    """Return the claims of these tables on other storages.
+
+    The manifests of a foreign table may name files there, although its metadata does not name the
+    location.
+    """
+    if not owners:
+        return set()
+    tables = [context.table(table, lake.name) for lake in context.config.lakes for table in (LAKE_REFS, LIVE_FILES)]
+    return {StoragePrefix(*item) for item in places_of(context, tables, owners) if item[0] != storage_name}
 
 
 def _merge_settings(found: Iterable[tuple[str, bool | None]]) -> dict[str, bool | None]:

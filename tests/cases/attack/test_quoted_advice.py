@@ -46,7 +46,7 @@ def gate_message(root: Path, uuid: str, directory: str = "x") -> str:
 def test_suggested_command_passes_the_uuid_as_one_value(tmp_path: Path, uuid: str, directory: str) -> None:
     message = gate_message(tmp_path, uuid, directory)
     assert message.isprintable()
-    command = re.search(r"if it is dead: `(gc-assets accept .*?)`\. Add their catalog", message)
+    command = re.search(r"if it is dead: `(gc-assets accept .*?)`\. The plan leaves out", message)
     assert command is not None
     script = f"gc-assets() {{ printf '%s\\0' \"$@\"; }}\n{command[1]}"
     found = subprocess.run(["/bin/bash", "-c", script], cwd=tmp_path, capture_output=True, check=True).stdout.decode().split("\0")[:-1]

@@ -10,6 +10,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from gc_assets.core import gates
+from gc_assets.core.phases import PHASES
+from gc_assets.stages.delete.apply import apply_plan
+from gc_assets.stages.records.plans import approve, find_plan
 from gc_assets.stages.sweep import sweep_checks
 from gc_assets.stages.sweep.live_filter import live_filter
 from gc_assets.stages.sweep.orphan_files import orphan_files
@@ -48,6 +51,19 @@ class SplitTables(TwoStorages):
         new.catalog.create_namespace("ns")
         new.keep_times()
         return new.register("ns.c", self.tables[-1].metadata_location)
+
+    def add_foreign(self, named: str) -> TableBuilder:
+        """Create a table of an unconfigured catalog with metadata on the second disk and data on the first one."""
+        data, metadata = f"file://{self.root}/{DATA}/x", f"file://{self.root}/{METADATA}/a"
+        location, properties = (
+            (data, {"write.metadata.path": f"{metadata}/metadata"})
+            if named == "location"
+            else (metadata, {"write.data.path": f"{data}/data"})
+        )
+        new = LakeBuilder(self.root, catalog_name="new", catalog_file="new.db", warehouse=self.root)
+        table = new.table("ns.y", days_ago(40), location=location, properties=properties)
+        table.append(days_ago(30))
+        return table
 
     def sweep_data(self) -> None:
         """List both storages, and sweep only that with the data."""
@@ -104,15 +120,52 @@ def test_foreign_metadata_refuses_the_plans_of_the_storages_that_it_names(house:
     third = LakeBuilder(house.root, catalog_name="third", catalog_file="third.db", warehouse=house.root)
     third.table("ns.z", days_ago(40), location=f"file://{house.root}/{METADATA}/a").append(days_ago(30))
     house.lakes.append(third.config("third"))
-    data, metadata = f"file://{house.root}/{DATA}/x", f"file://{house.root}/{METADATA}/a"
-    location, properties = (
-        (data, {"write.metadata.path": f"{metadata}/metadata"}) if named == "location" else (metadata, {"write.data.path": f"{data}/data"})
-    )
-    new = LakeBuilder(house.root, catalog_name="new", catalog_file="new.db", warehouse=house.root)
-    new.table("ns.y", days_ago(40), location=location, properties=properties).append(days_ago(30))
+    house.add_foreign(named)
     plans = house.plans()
     assert {name: house.failed_gates(plan) for name, plan in plans.items()} == {name: {"foreign_metadata"} for name in (DATA, METADATA)}
-    assert f"{metadata}/metadata/" in next(gate.message for gate in plans[DATA].failed_gates)
+    assert f"file://{house.root}/{METADATA}/a/metadata/" in next(gate.message for gate in plans[DATA].failed_gates)
+
+
+@pytest.mark.parametrize("named", ["location", "write.data.path"])
+def test_override_leaves_the_files_in_the_storages_that_the_metadata_names(house: SplitTables, named: str) -> None:
+    """The lake `third` is on the disk with the metadata only, the lake `other` on that with the data."""
+    third = LakeBuilder(house.root, catalog_name="third", catalog_file="third.db", warehouse=house.root)
+    third.table("ns.z", days_ago(40), location=f"file://{house.root}/{METADATA}/a").append(days_ago(30))
+    house.lakes.append(third.config("third"))
+    house.put_orphan("ns/a/left.parquet", days_ago(20))
+    house.put_orphan("x/data/left.parquet", days_ago(20))
+    table = house.add_foreign(named)
+    plans = house.plans()
+    assert house.planned_keys(DATA) == {"ns/a/left.parquet"}
+    (left_out,) = plans[DATA].left_out
+    assert left_out.files >= 2
+    assert "`foreign_metadata`" in left_out.reason
+    for plan in plans.values():
+        approve(house.config, house.clock, plan.plan_id, "tester", ("foreign_metadata",))
+        apply_plan(house.spark, house.run_context(), find_plan(house.config, plan.plan_id), PHASES)
+    assert table.table.scan().to_arrow().num_rows == 2
+
+
+def test_override_leaves_the_files_of_the_claiming_table_in_other_storages(house: SplitTables) -> None:
+    """The foreign metadata names no place on the disk with the data, but its manifests may name files there."""
+    house.put_orphan("ns/a/left.parquet", days_ago(20))
+    house.put_orphan("ns/c/left.parquet", days_ago(20))
+    new = LakeBuilder(house.root, catalog_name="new", catalog_file="new.db", warehouse=house.root)
+    new.table("ns.y", days_ago(40), location=f"file://{house.root}/{METADATA}/ns/c").append(days_ago(30))
+    house.plans()
+    assert house.planned_keys(DATA) == {"ns/a/left.parquet"}
+
+
+def test_override_takes_nothing_if_the_sweep_of_an_earlier_release_found_foreign_metadata(
+    house: SplitTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its summary does not name the prefixes of the tables."""
+    monkeypatch.setattr(sweep_checks.ForeignMetadata, "write", lambda *_: {})
+    house.put_orphan("ns/a/left.parquet", days_ago(20))
+    new = LakeBuilder(house.root, catalog_name="new", catalog_file="new.db", warehouse=house.root)
+    new.table("ns.y", days_ago(40), location=f"file://{house.root}/{METADATA}/ns/c").append(days_ago(30))
+    house.plans()
+    assert house.planned_keys(DATA) == set()
 
 
 def test_many_foreign_files_of_one_lake_do_not_hide_those_of_another(house: SplitTables, monkeypatch: pytest.MonkeyPatch) -> None:
