@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -587,6 +587,21 @@ class DroppedPrefixes:
             found[rows] = np.array([prefix not in own for prefix in prefixes], bool)[directory[rows]]
         return found
 
+    def find_shared(self, keys: pa.Array) -> NDArray[np.bool_]:
+        """Return a mask of files whose claim belongs to dropped tables and to a current table."""
+        return self._find_claimed(keys, self.is_shared)
+
+    def find_undecided(self, keys: pa.Array) -> NDArray[np.bool_]:
+        """Return a mask of the files under a claim of dropped tables of which one waits."""
+        return self._find_claimed(keys, lambda prefix: any(not self.tables[index].is_due for index in self.by_prefix[prefix]))
+
+    def _find_claimed(self, keys: pa.Array, is_wanted: Callable[[str], bool]) -> NDArray[np.bool_]:
+        """Return a mask of the files whose deepest claim of dropped tables meets a condition."""
+        directories = pc.replace_substring_regex(keys, "[^/]*$", "").dictionary_encode()
+        prefixes = map(self.find_prefix, directories.dictionary.to_pylist())
+        wanted = np.array([prefix is not None and is_wanted(prefix) for prefix in prefixes], bool)
+        return wanted[directories.indices.to_numpy(zero_copy_only=False)]
+
     def explained_until(self, prefix: str) -> datetime:
         """Return the time before which dropped tables may have written the files of a prefix.
 
@@ -607,8 +622,9 @@ class DroppedPrefixes:
 
 @dataclass(frozen=True)
 class AdoptedFiles:
-    """Files that commits of dropped tables reference outside the claims of these tables.
+    """Files that commits of dropped tables reference, and that other tables may release.
 
+    They are outside the claims of the dropped tables, or a listed table claims and names them too.
     Such a file waits until all of these tables are due. A table that may exist after all, for
     example because it cannot be read, is not due.
 

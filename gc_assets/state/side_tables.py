@@ -406,7 +406,7 @@ DROPPED_COLUMNS: Final = (
     column("noun", STRING, "table, or repository for a repository of a server.", since="0.4"),
 )
 DROPPED_TABLES: Final = schema_of(*DROPPED_COLUMNS)
-# Files that commits of dropped tables reference outside the claims of these tables.
+# Files that dropped tables reference outside their claims or together with listed tables.
 ADOPTED_SIDE: Final = "_adopted_files"
 ADOPTED_FILES: Final = schema_of(
     column("lake", STRING, "Lake whose catalog listed the table.", since="0.4"),

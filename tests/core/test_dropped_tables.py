@@ -374,7 +374,18 @@ def test_files_outside_the_deepest_claims_of_their_table_are_adopted() -> None:
         assert found.is_outside(keys, np.full(len(names), index)).tolist() == [flags[index] for flags in names.values()]
     each = found.is_outside(pa.array([key for key in names for _ in (0, 1)]), np.tile([0, 1], len(names)))
     assert each.tolist() == [flag for flags in names.values() for flag in flags]
-    assert found.is_outside(pa.array([], pa.string()), np.empty(0, np.int64)).tolist() == []
+    nothing = pa.array([], pa.string())
+    assert found.is_outside(nothing, np.empty(0, np.int64)).tolist() == []
+    assert found.find_shared(keys).tolist() == [name == "shared/a" for name in names]
+    assert found.find_shared(nothing).tolist() == []
+
+
+def test_files_under_a_claim_are_undecided_while_one_of_its_dropped_tables_waits() -> None:
+    due = DroppedTable(RememberedTable("red", "u0", None, "red", ("t/", "shared/"), START, gone_since=START))
+    waiting = DroppedTable(replace(due.table, table_uuid="u1", prefixes=("u/", "shared/")), waits_for="its time")
+    found = DroppedPrefixes((due, waiting), frozenset({"shared/", "u/x/"}))
+    keys = {"t/a": False, "u/a": True, "u/x/a": False, "shared/a": True, "v/a": False}
+    assert found.find_undecided(pa.array(list(keys))).tolist() == list(keys.values())
 
 
 def test_adopted_file_waits_for_each_table_that_waits() -> None:

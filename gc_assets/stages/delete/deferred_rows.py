@@ -16,24 +16,27 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.claims import Claim, Claims, Owner
-from gc_assets.core.foreign import ForeignRules
+from gc_assets.core.errors import StateError
 from gc_assets.core.phases import PURGE
 from gc_assets.core.plan import Unreadable
 from gc_assets.engine.run_context import RunContext
-from gc_assets.engine.tables import map_arrow
+from gc_assets.engine.tables import collect, map_arrow, read_table
 from gc_assets.lakes.kinds import uncollected_metadata
 from gc_assets.stages.delete.missing_files import find_missing, last_sweep
+from gc_assets.stages.records.plans import list_plans
 from gc_assets.stages.records.set_aside import with_set_aside
 from gc_assets.stages.sweep.adopted_files import read_adopted_files
 from gc_assets.stages.sweep.claims import claims_of, list_unread_locations, prefixes_of
-from gc_assets.stages.sweep.dropped_tables import DroppedFinder, FindUndue, load_dropped_tables
+from gc_assets.stages.sweep.dropped_tables import DROPPED, UNDUE, DroppedFinder, FindUndue, build_claims, load_dropped_tables
+from gc_assets.stages.sweep.foreign_files import foreign_rules
 from gc_assets.state.arrow_types import BOOL, STRING
-from gc_assets.state.journal import PublishedTable
+from gc_assets.state.index import PastRun
+from gc_assets.state.journal import PublishedTable, State
 from gc_assets.state.parts import read_parts
+from gc_assets.state.schemas import DELETION_PLAN
 from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE
 from gc_assets.state.summaries import LiveFilesSummary, OrphanFilesSummary
 
-_KEY: Final = pa.schema([("key", STRING)])
 DEFERRED: Final = pa.schema([("key", STRING), ("needed", STRING), ("is_live", BOOL)])
 
 
@@ -115,14 +118,59 @@ def _add_undue_rows(
     has_dropped: bool,
 ) -> DataFrame:
     """Add the keys of dropped tables that are no longer due, and the keys that they adopted."""
-    dropped, adopted = load_dropped_tables(context, storage_name, tables, confirm=True), read_adopted_files(context, storage_name)
-    if not (dropped.tables or adopted.rows.num_rows or has_dropped):
+    found = find_undue_rows(rows, context, storage_name, tables, confirm=True, has_dropped=has_dropped)
+    if found is None:
         return needed
-    finder = DroppedFinder.of(dropped, None, ForeignRules(Claims({}), {}), adopted)
-    find = FindUndue(finder, context.store(storage_name))
     reason = F.lit("its dropped table is listed again or is not due yet").alias("needed")
-    undue = map_arrow(rows().select("key", "action", "reason", "etag"), find, _KEY).select("key", reason, F.lit(True).alias("is_live"))
+    undue = found.select("key", reason, F.lit(True).alias("is_live"))
     return needed.unionByName(undue.join(needed.select("key"), "key", "left_anti").dropDuplicates(["key"]))
+
+
+def find_undue_rows(
+    rows: Callable[[], DataFrame],
+    context: RunContext,
+    storage_name: str,
+    tables: Sequence[PublishedTable],
+    *,
+    confirm: bool = False,
+    has_dropped: bool = False,
+) -> DataFrame | None:
+    """Find plan rows whose dropped table is not due.
+
+    Args:
+        rows: Loads the plan rows, with the columns key, action, reason, etag and source_plan_id.
+        tables: `lake_refs` and `live_files` of all lakes.
+        confirm: If True, the catalogs are asked for each due table again.
+        has_dropped: True if the plan contains files of dropped tables.
+
+    Returns:
+        The rows with the columns key and source_plan_id, or None if no row can have such a table.
+    """
+    dropped, adopted = load_dropped_tables(context, storage_name, tables, confirm=confirm), read_adopted_files(context, storage_name)
+    if not (dropped.tables or adopted.rows.num_rows or has_dropped):
+        return None
+    claims = claims_of(context, storage_name, tables, build_claims(dropped))
+    rules = foreign_rules(context, storage_name, claims, tables, [item.table for item in dropped.tables])
+    finder = DroppedFinder.of(dropped, None, rules, adopted)
+    columns = ("key", "action", "reason", "etag", "source_plan_id")
+    found = map_arrow(rows().select(*columns), FindUndue(finder, context.store(storage_name)), UNDUE)
+    is_certain = F.col("is_certain")
+    doubtful = found.filter(~is_certain)
+    sources = {row["source_plan_id"] for row in collect(doubtful.select("source_plan_id").distinct())}
+    for plan in list_plans(context.config, storage_name, empty=True) if sources else ():
+        if plan.header.plan_id in sources:
+            doubtful = _leave_out_others(doubtful, context.state, plan.header.plan_id, plan.run)
+    return found.filter(is_certain).unionByName(doubtful).select("key", "source_plan_id")
+
+
+def _leave_out_others(copies: DataFrame, state: State, plan_id: str, run: PastRun) -> DataFrame:
+    """Remove the copies that a plan quarantined for another reason than a dropped table."""
+    try:
+        planned = read_table(copies.sparkSession, state, DELETION_PLAN, state.open(run), columns=["key", "reason"])
+    except StateError:  # without the plan, the reason is unknown
+        return copies
+    others = planned.filter(F.col("reason") != DROPPED).select("key", F.lit(plan_id).alias("source_plan_id"))
+    return copies.join(others, ["key", "source_plan_id"], "left_anti").select(*copies.columns)
 
 
 def _add_kept_metadata(

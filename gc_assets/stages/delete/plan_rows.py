@@ -34,6 +34,7 @@ from gc_assets.engine.tables import (
     spark_schema,
 )
 from gc_assets.engine.tasks import table_fits_in_process
+from gc_assets.stages.delete.deferred_rows import find_undue_rows
 from gc_assets.stages.delete.foreign_rows import foreign_copies
 from gc_assets.stages.delete.missing_files import RouteMissing, missing_prefixes, route_missing
 from gc_assets.stages.delete.plan_inputs import PlanInputs
@@ -128,11 +129,14 @@ def plan_rows(
         old.select("key", "etag", "source_plan_id"), _AddOwner(claims_with_dropped(inputs.context, inputs.storage, tables)), _OWNED_COPY
     )
     foreign = foreign_copies(spark, inputs.context, inputs.storage, tables, inputs.live, owned)
-    if foreign is not None:
+    due = old.select("key", F.lit(PURGE).alias("action"), F.lit("").alias("reason"), "etag", "source_plan_id")
+    undue = find_undue_rows(lambda: due, inputs.context, inputs.storage, tables)
+    waiting = [found.select("key", "source_plan_id") for found in (foreign, undue) if found is not None]
+    if waiting:
         columns = compared.columns
-        known = foreign.select("key", "source_plan_id", F.lit(True).alias("_foreign"))
-        compared = compared.join(known, ["key", "source_plan_id"], "left").select(*columns, "_foreign")
-        is_due &= F.col("_foreign").isNull()
+        known = reduce(DataFrame.unionByName, waiting).distinct().withColumn("_waits", F.lit(True))
+        compared = compared.join(known, ["key", "source_plan_id"], "left").select(*columns, "_waits")
+        is_due &= F.col("_waits").isNull()
     quarantined = _leave_out(_quarantine_rows(compared, purge=is_due & F.lit(not unknown), is_deferred=deferred), denied)
     quarantined = route_missing(quarantined, missing)
     waits = inputs.blocks_purges or inputs.listing.is_earlier

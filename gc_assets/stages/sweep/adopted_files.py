@@ -1,9 +1,10 @@
-"""Keep track of files that dropped tables used outside their claims.
+"""Keep track of files that dropped tables used, and that other tables may release.
 
-A table can name files in the location of another one, for example after `add_files`. When it is
-dropped, these adopted files have to wait with it. The first run that misses the table finds them in
-the live set of the last accepted run. Later runs copy the rows for as long as they remember the
-table and do not read it.
+A table can name files in the location of another one, for example after `add_files`. If it shares a
+directory with a listed table, that table may have named its files too. When the table is dropped,
+these files have to wait with it. The first run that misses the table finds them in the live set of
+the last accepted run. Later runs copy the rows for as long as they remember the table and do not
+read it.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ from pyspark.sql import SparkSession
 from gc_assets.core.dropped_tables import AdoptedFiles, DroppedPrefixes
 from gc_assets.core.errors import StateError
 from gc_assets.core.hashing import xxhash64
+from gc_assets.core.sorted_hashes import is_in_sorted, sort_distinct
 from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.mark.container_scan import KIND_COUNT
 from gc_assets.stages.mark.live_set import LiveSet
+from gc_assets.stages.sweep.live_keys import LiveKeys
 from gc_assets.stages.sweep.table_memory import find_accepted_sweep
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
@@ -32,13 +35,14 @@ from gc_assets.state.side_tables import ADOPTED_FILES, ADOPTED_SIDE
 
 # `empty_table` would import pandas.
 NO_ADOPTED_FILES: Final = AdoptedFiles(pa.Table.from_batches([], ADOPTED_FILES))
-_FOUND: Final = pa.schema([("table", pa.int32()), ("key_hash", pa.int64())])
+_FOUND: Final = pa.schema([("table", pa.int32()), ("key_hash", pa.int64()), ("is_outside", pa.bool_())])
 
 
 def find_adopted_files(
     spark: SparkSession,
     context: RunContext,
     storage_name: str,
+    keys: LiveKeys,
     found: DroppedPrefixes,
     missed: Collection[int],
     unread: Collection[tuple[str, str]],
@@ -46,6 +50,7 @@ def find_adopted_files(
     """Find the files adopted by tables that this run did not read, and why some are unknown.
 
     Args:
+        keys: The keys that the commits of the listed tables name.
         found: The dropped tables.
         missed: Indices of the tables that are missing for the first time in this run.
         unread: Lakes and uuids of all remembered tables that this run did not read.
@@ -63,13 +68,13 @@ def find_adopted_files(
         reason: object = "the live files of the last accepted run are not available any more"
         if (live := _open_live_set(context, swept, lake)) is not None:
             try:
-                new.append(_find_named(spark, context, storage_name, found, live, tables))
+                new.append(_find_named(spark, context, keys, found, live, tables))
                 continue
             except StateError as error:
                 reason = error
         notes.append(
-            f"lake {context.config.label_of(lake)}: the files that its dropped tables need outside their own locations are "
-            f"unknown, so these files do not wait with the tables: {reason}"
+            f"lake {context.config.label_of(lake)}: the files that its dropped tables need outside their own locations, or share "
+            f"with other tables, are unknown, so these files do not wait with the tables: {reason}"
         )
     rows = pa.concat_tables([known, *new])
     distinct = rows.group_by(rows.column_names).aggregate([]).select(rows.column_names)
@@ -89,12 +94,15 @@ def _read(context: RunContext, swept: PublishedTable) -> AdoptedFiles:
 def _find_named(
     spark: SparkSession,
     context: RunContext,
-    storage_name: str,
+    keys: LiveKeys,
     found: DroppedPrefixes,
     live: LiveSet,
     tables: dict[str, int],
 ) -> pa.Table:
     """Find files that a lake's tables named outside their claims, as rows of `ADOPTED_FILES`.
+
+    Of the files in directories that listed tables claim too, only those are returned that a commit
+    of a listed table names. The others wait because of their time.
 
     Raises:
         StateError: If the live set cannot be read.
@@ -106,13 +114,23 @@ def _find_named(
     numbers = pa.array(list(tables.values()), pa.int64()).take(
         pc.index_in(witnesses.column("table_uuid"), pa.array(list(tables), pa.string()))
     )
-    find = FindAdopted(found, storages.index(storage_name), witnesses.column("witness").to_numpy(), numbers.to_numpy())
+    find = FindAdopted(found, storages.index(keys.storage), witnesses.column("witness").to_numpy(), numbers.to_numpy())
     rows = live.run_on(spark, witnesses, find, _FOUND)
+    rows = rows.filter(pc.or_(rows.column("is_outside"), pa.array(_is_named(keys, rows.column("key_hash").to_numpy()))))
     uuids = pa.array([item.table.table_uuid for item in found.tables], pa.string()).take(rows.column("table").combine_chunks())
     return pa.table(
         {"lake": pa.repeat(pa.scalar(live.lake), rows.num_rows), "table_uuid": uuids, "key_hash": rows.column("key_hash")},
         schema=ADOPTED_FILES,
     )
+
+
+def _is_named(keys: LiveKeys, hashes: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return a mask of the hashes of files that a commit of a listed table names."""
+    distinct = sort_distinct(hashes)
+    is_named = np.zeros(len(hashes), bool)
+    for lake in keys.lakes if len(distinct) else ():
+        is_named |= is_in_sorted(hashes, lake.find_named(keys.storage, distinct))
+    return is_named
 
 
 def _open_live_set(context: RunContext, swept: PublishedTable, lake: str) -> LiveSet | None:
@@ -126,7 +144,8 @@ def _open_live_set(context: RunContext, swept: PublishedTable, lake: str) -> Liv
 
 @dataclass(frozen=True)
 class FindAdopted:
-    """Find files that dropped tables name outside their claims.
+    """Find files that dropped tables name outside their claims, or in a directory that a listed
+    table claims too.
 
     The input has the columns `KEYED`, and the output `_FOUND`. Runs in executors.
 
@@ -149,5 +168,7 @@ class FindAdopted:
             is_own = (self.witnesses[at] == witness) & (batch.column("storage").to_numpy() == self.position)
             keys, tables = batch.column("key").filter(pa.array(is_own)), self.tables[at[is_own]]
             is_outside = self.found.is_outside(keys, tables)
-            hashes = xxhash64(keys.filter(pa.array(is_outside)))
-            yield pa.RecordBatch.from_arrays([pa.array(tables[is_outside], pa.int32()), pa.array(hashes)], schema=_FOUND)
+            is_wanted = is_outside | self.found.find_shared(keys)
+            hashes = xxhash64(keys.filter(pa.array(is_wanted)))
+            columns = [pa.array(tables[is_wanted], pa.int32()), pa.array(hashes), pa.array(is_outside[is_wanted])]
+            yield pa.RecordBatch.from_arrays(columns, schema=_FOUND)

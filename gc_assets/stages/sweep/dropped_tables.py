@@ -38,7 +38,7 @@ from gc_assets.core.dropped_tables import (
     with_oldest_files,
 )
 from gc_assets.core.errors import GcError
-from gc_assets.core.foreign import OTHER_FORMAT, ForeignRules
+from gc_assets.core.foreign import OTHER_FORMAT, ClaimAges, ForeignRules
 from gc_assets.core.hashing import xxhash64
 from gc_assets.core.phases import PURGE, QUARANTINE
 from gc_assets.core.plan import Unreadable
@@ -288,6 +288,7 @@ def find_dropped_tables(
     storage_name: str,
     refs: Sequence[PublishedTable],
     live: Sequence[PublishedTable],
+    keys: LiveKeys,
     listing: Listing,
 ) -> DroppedTables:
     """Determine which tables to remember after this run, and the states of dropped tables."""
@@ -297,13 +298,13 @@ def find_dropped_tables(
     read = {(table.lake, table.table_uuid) for lake in lakes for table in lake.tables}
     unread = {(item.lake, item.table_uuid) for item in remembered} - read
     if not gone:
-        adopted, notes = find_adopted_files(spark, context, storage_name, _NOTHING, (), unread)
+        adopted, notes = find_adopted_files(spark, context, storage_name, keys, _NOTHING, (), unread)
         return DroppedTables(tuple(remembered), adopted=adopted, notes=notes)
     present, of_lakes = _present_prefixes(context, storage_name, claims)
     bare = DroppedPrefixes(tuple(map(DroppedTable, gone)), present, of_lakes)
     times = {lake.lake: lake.waits_from for lake in lakes}
     missed = [number for number, item in enumerate(gone) if item.noun == TABLE and item.gone_since == times.get(item.lake)]
-    adopted, notes = find_adopted_files(spark, context, storage_name, bare, missed, unread)
+    adopted, notes = find_adopted_files(spark, context, storage_name, keys, bare, missed, unread)
     accepted = _accepted_times(context, storage_name, gone)
     tables = tuple(
         replace(item, accepted_at=accepted.get(index), shares_location=all(map(bare.is_shared, item.table.prefixes)))
@@ -681,25 +682,28 @@ class DroppedFinder:
     """Set the reason and route of dropped tables' files, given as rows of `ROUTED_ORPHANS`.
 
     A due table's file gets the reason `dropped`, unless expired history or a lifecycle rule holds
-    it, or the ages of the dropped claims make it foreign. A file waits in three cases. Its table is
-    not due, or a table that is not due adopted it, or no commit referenced it and another catalog
-    may write a table that claimed it.
+    it, or the ages of the dropped claims make it foreign. A file waits if its table
+    or a table that adopted it is not due. It also waits if it is too old for a listed table, or if
+    no commit referenced it and another catalog may write a table that claimed it.
 
     Attributes:
         found: The dropped tables.
         foreign: Finds foreign files among the candidates, or None.
         rules: Foreign-file rules for the files of dropped tables.
         adopted: Sorted hashes of files adopted by tables that are not due.
+        present_ages: Ages of the claims of current tables.
     """
 
     found: DroppedPrefixes
     foreign: ForeignFinder | None
     rules: ForeignRules
     adopted: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    present_ages: ClaimAges = field(default_factory=ClaimAges)
 
     @classmethod
     def of(cls, found: DroppedPrefixes, foreign: ForeignFinder | None, rules: ForeignRules, adopted: AdoptedFiles) -> DroppedFinder:
-        return cls(found, foreign, replace(rules, ages=rules.dropped_ages, seen=rules.dropped_seen), adopted.find_waiting(found.tables))
+        of_dropped = replace(rules, ages=rules.dropped_ages, seen=rules.dropped_seen)
+        return cls(found, foreign, of_dropped, adopted.find_waiting(found.tables), rules.ages)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -727,8 +731,8 @@ class DroppedFinder:
         """Return each file's state, and a mask of files for which only this state counts.
 
         The state is missing if the file does not belong to a dropped table. The mask selects files
-        that only dropped tables claim, and files adopted by a table that is not due. A file of
-        unknown origin waits if only dropped tables claim it.
+        that only dropped tables claim, files adopted by a table that is not due, and files that no
+        listed table wrote. A file of unknown origin waits if only dropped tables claim it.
         """
         index = self.found.find(keys, modified)
         directories = pc.replace_substring_regex(keys, "[^/]*$", "").dictionary_encode()
@@ -739,11 +743,29 @@ class DroppedFinder:
         other = pc.if_else(alone, pa.scalar(WAITS), pa.scalar(None, pa.string()))
         states = pc.if_else(pc.is_valid(index), matched, other)
         is_adopted = self.find_adopted(keys)
-        return pc.if_else(is_adopted, WAITS, states), pc.or_(alone, is_adopted)
+        is_only = pc.or_(alone, self.find_older(index, keys, modified))
+        return pc.if_else(is_adopted, WAITS, states), pc.or_(is_only, is_adopted)
 
     def find_adopted(self, keys: pa.Array) -> pa.Array:
         """Return a mask of the files adopted by a table that is not due."""
         return pa.array(is_in_sorted(xxhash64(keys), self.adopted)) if len(self.adopted) else pa.repeat(False, len(keys))
+
+    def find_older(self, index: pa.Array, keys: pa.Array, modified: pa.Array) -> pa.Array:
+        """Return a mask of the files that no listed table wrote, because they are older than all
+        current claims on their directory.
+
+        Claims that a run already had when it last read the dropped table of a file do not count.
+
+        Args:
+            index: The dropped table of each file, or None.
+        """
+        directories = pc.replace_substring_regex(keys, "[^/]*$", "").dictionary_encode()
+        claimed = pa.array(map(self.present_ages.of_directory, directories.dictionary.to_pylist()), modified.type)
+        since = claimed.take(directories.indices)
+        # The age of a claim is the time of an earlier run, and runs of one date read the same refs.
+        dates = [item.table.last_seen.replace(hour=0, minute=0, second=0, microsecond=0) for item in self.found.tables]
+        is_later = pc.greater_equal(since, pa.array(dates, modified.type).take(index))
+        return pc.fill_null(pc.and_(is_later, pc.less(modified, since)), False)
 
     def find_written(self, keys: pa.Array) -> pa.Array:
         """Return a mask of the files claimed by dropped tables that another catalog may write."""
@@ -768,12 +790,16 @@ class DroppedFinder:
         return pc.replace_with_mask(rules, is_due, own)
 
 
+UNDUE: Final = pa.schema([("key", pa.string()), ("source_plan_id", pa.string()), ("is_certain", pa.bool_())])
+
+
 @dataclass(frozen=True)
 class FindUndue:
-    """Find plan rows whose dropped table is no longer due, and yield their keys.
+    """Find plan rows whose dropped table is no longer due, and yield them (columns `UNDUE`).
 
-    Checked are rows with the reason `dropped`, and purges of files that only dropped tables claim.
-    Files that a dropped table adopted are checked in both phases. Runs in executors.
+    Checked are rows with the reason `dropped`, and files for which only the dropped table counts.
+    For a purge of any other file the result is not certain, because the file waits only if it was
+    quarantined as a file of a dropped table. Runs in executors.
     """
 
     finder: DroppedFinder
@@ -783,11 +809,13 @@ class FindUndue:
         for batch in batches:
             states, is_alone = self.finder.find_states(batch.column("key"), self.store.modification_times(batch.column("etag")))
             is_due = pc.fill_null(pc.equal(states, DUE), False)
-            is_purge = pc.and_(pc.equal(batch.column("action"), PURGE), is_alone)
-            is_dropped = pc.or_(pc.equal(batch.column("reason"), DROPPED), self.finder.find_adopted(batch.column("key")))
-            is_planned = pc.and_(pc.equal(batch.column("action"), QUARANTINE), is_dropped)
-            undue = pc.and_not(pc.or_(is_purge, is_planned), is_due)
-            yield pa.RecordBatch.from_arrays([batch.column("key").filter(undue)], schema=pa.schema([("key", pa.string())]))
+            is_purge, is_dropped = pc.equal(batch.column("action"), PURGE), pc.equal(batch.column("reason"), DROPPED)
+            takes = pc.or_(is_purge, pc.equal(batch.column("action"), QUARANTINE))
+            is_certain = pc.and_(takes, pc.or_(is_dropped, is_alone))
+            is_doubtful = pc.and_(is_purge, pa.array(self.finder.found.find_undecided(batch.column("key"))))
+            undue = pc.and_not(pc.or_(is_certain, is_doubtful), is_due)
+            columns = [batch.column("key"), batch.column("source_plan_id"), is_certain]
+            yield pa.RecordBatch.from_arrays([column.filter(undue) for column in columns], schema=UNDUE)
 
 
 @dataclass(frozen=True)
