@@ -316,7 +316,7 @@ def test_doctor_reports_lease_and_interrupted_apply(config: str, tmp_path: Path)
     assert result.exit_code == 1
     assert verdicts["warehouse", "lease"]["verdict"] == "warn"
     todo = verdicts["warehouse", "interrupted"]["todo"]
-    assert todo.startswith("gc-assets adopt warehouse --by WHO records the files that they moved, and ends them.")
+    assert todo.startswith("gc-assets adopt warehouse --by WHO records the files that were moved, and ends these plans.")
 
 
 def test_doctor_removes_its_probes(config: str, tmp_path: Path) -> None:

@@ -265,7 +265,7 @@ def test_vectors_that_are_named_many_times_are_refused(raw: bytes):
     items = fields[0] + struct.unpack_from("<I", payload, fields[0])[0]
     for position in fields[1:]:
         struct.pack_into("<I", payload, position, items - position)
-    with pytest.raises(FormatError, match="vectors that are larger than the file together"):
+    with pytest.raises(FormatError, match="vectors that are larger than the file in total"):
         parse_repo(NAME, with_payload(raw, payload))
 
 

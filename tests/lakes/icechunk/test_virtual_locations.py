@@ -214,7 +214,7 @@ def test_flexbuffer_that_repeats_a_map_is_refused_in_time() -> None:
     for number, element in enumerate(others, 1):
         config[element.position : element.position + element.width] = (element.position - target).to_bytes(element.width, "little")
         config[types + number] = config[types]
-    assert "maps that are larger than the buffer together" in (parse_chunk_containers("repo", bytes(config)).error or "")
+    assert "maps that are larger than the buffer in total" in (parse_chunk_containers("repo", bytes(config)).error or "")
 
 
 def test_damaged_flexbuffer_has_containers_or_an_error() -> None:

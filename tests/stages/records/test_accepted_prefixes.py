@@ -62,7 +62,7 @@ def test_record_of_a_rehearsal_counts_only_in_rehearsals(tmp_path: Path, ahead: 
 @pytest.mark.parametrize(
     "below, by, withdraw, message",
     [
-        ("", "ada", False, "no directory inside a configured storage"),
+        ("", "ada", False, "not a directory inside a configured storage"),
         ("../db/", "ada", False, r"\.\."),
         ("db/t/", " ", False, "--by WHO"),
         ("db/t/", "ada", True, "nothing to withdraw"),

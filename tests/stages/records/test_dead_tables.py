@@ -48,7 +48,7 @@ def test_record_of_a_rehearsal_counts_only_in_rehearsals(tmp_path: Path, ahead: 
     "uuid, below, by, withdraw, message",
     [
         ("orders", "db/t/", "ada", False, "no table uuid"),
-        (UUID, "", "ada", False, "no directory inside a configured storage"),
+        (UUID, "", "ada", False, "not a directory inside a configured storage"),
         (UUID, "../db/", "ada", False, r"\.\."),
         (UUID, "db/t/", " ", False, "--by WHO"),
         (UUID, "db/t/", "ada", True, "nothing to withdraw"),
