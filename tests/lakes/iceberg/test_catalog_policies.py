@@ -94,7 +94,7 @@ def test_unknown_content_protects_its_table_and_names_the_key(polaris: PolarisSe
     assert count_removals(lake(polaris)) == {"db.u": 3}
     assert next(note for note in lake(polaris).freeze(AS_OF).notes if "db.t" in note) == (
         "lake sales: all files of table db.t are kept: inherited Polaris policy db.expire v3 has the key 'config.until', which gc-assets "
-        "does not know; correct it in the catalog, or set retention.source to table"
+        "does not support; correct it in the catalog, or set retention.source to table"
     )
 
 

@@ -252,7 +252,7 @@ def test_run_that_read_the_cache_before_entries_were_dropped_is_refused(state: S
     refuse_dropped_since(context, LAKE, runs, used)
     cache.run({"top1"}, days=40)
     assert "inner0" in cache.list_known(used) - cache.list_known(state.segments(runs))
-    with pytest.raises(StateError, match="another run dropped entries"):
+    with pytest.raises(StateError, match="another run removed unused entries"):
         refuse_dropped_since(context, LAKE, runs, used)
     refuse_dropped_since(context, LAKE, cache.runs, state.segments(cache.runs))
 
