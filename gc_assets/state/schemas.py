@@ -202,7 +202,7 @@ EXPIRY_LOG = table(
 LIVE_CONTENTS = table(
     "live_contents",
     "lake",
-    "Nessie contents put by a retained commit, or contained in the last retained commit of a ref.",
+    "Contents put by a retained commit, or contained in the last retained commit of a ref.",
     ("content_id", "metadata_location", "snapshot_id"),
     column("content_id", STRING, "Id of a table or view under any key."),
     column("metadata_location", STRING, "Address of the metadata file, as spelled in the content."),

@@ -348,9 +348,9 @@ FLAWS: dict[str, tuple[Callable[[Setup], None], str, str, str, str]] = {
         "warehouse",
         "unreadable",
         "manifest m0.avro is cut",
-        "then `gc-assets run`",
+        "then run `gc-assets run`",
     ),
-    "unreadable table": (unreadable_table, "sales", "unreadable", "table shop.orders could not be read", "until it can be read"),
+    "unreadable table": (unreadable_table, "sales", "unreadable", "table shop.orders could not be read", "and nothing is purged"),
     "damaged history": (damaged_history, "state", "histories", "tag audit is gone", "then remove the record"),
     "an open quarantine": (open_quarantine, "warehouse", "private", "has mode 0755, expected 0700", "chmod 700"),
     "an apply that stopped": (interrupted_apply, "warehouse", "interrupted", "1 plan began and did not finish", "gc-assets apply"),
@@ -404,7 +404,7 @@ def test_versions_of_this_process_and_of_jobs_are_reported(setup: Setup, tmp_pat
     found = spark_findings(setup)
     assert found["versions"] == ("ok", f"this process has pyspark {pyspark.__version__} and Python {platform.python_version()}")
     assert found["spark-submit"][0] == "ok"
-    assert found["spark-submit"][1].endswith(f"bin/spark-submit, Spark {pyspark.__version__}")
+    assert found["spark-submit"][1].endswith(f"bin/spark-submit (Spark {pyspark.__version__})")
     program = tmp_path / "bin" / "spark-submit"
     for name in ("bin/spark-submit", "jars/spark-core_2.12-3.3.2.jar"):
         (tmp_path / name).parent.mkdir()

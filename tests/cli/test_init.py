@@ -179,7 +179,7 @@ def test_unreachable_server_is_reported(tmp_path: Path) -> None:
     result = init("http://127.0.0.1:9/", "-o", str(tmp_path / "lakes.yaml"))
     assert result.exit_code == 1
     assert "127.0.0.1:9/" in result.stderr
-    assert "does not answer" in result.stderr
+    assert "does not respond" in result.stderr
 
 
 def test_server_without_a_lake_names_the_searched_servers(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def accept_prefix(
             withdraw.
     """
     if not by.strip():
-        raise UsageError("accepting a prefix requires --by NAME")
+        raise UsageError("accepting a prefix requires --by WHO")
     storage, prefix = resolve_directory(config, location, "copy the location from the message of the run")
     decision = "withdrawn" if withdraw else "accepted"
     record = PrefixRecord(

@@ -276,7 +276,7 @@ def forget_lake(config: Config, clock: Clock, lake_name: str, by: str) -> Forgot
             plans.
     """
     if not by.strip():
-        raise UsageError("forgetting a lake requires --by NAME")
+        raise UsageError("forgetting a lake requires --by WHO")
     state = State.of(config)
     known = {lake.name for lake in config.lakes} | _planned_lakes(config, state)
     if lake_name not in known:

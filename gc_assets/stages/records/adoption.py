@@ -144,7 +144,7 @@ def adopt_files(context: RunContext, storage_name: str, by: str, comment: str = 
             rehearsals.
     """
     if not by.strip():
-        raise UsageError("adopting files requires --by NAME")
+        raise UsageError("adopting files requires --by WHO")
     refuse_rehearsal(context, storage_name)
     state, store = context.state, context.store(storage_name)
     run = start_run(context, storage_name, DELETION_LOG)

@@ -80,7 +80,7 @@ def accept_dead_table(
             is not inside a storage, or there is no record to withdraw.
     """
     if not by.strip():
-        raise UsageError("accepting a table as dead requires --by NAME")
+        raise UsageError("accepting a table as dead requires --by WHO")
     uuid = read_table_id(table_uuid)
     storage, prefix = resolve_directory(config, location, "name the location of the dead table")
     if not (withdraw or is_uuid(uuid) or _is_found(State.of(config), storage, prefix, table_uuid)):

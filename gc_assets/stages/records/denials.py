@@ -74,7 +74,7 @@ def request_retry(config: Config, clock: Clock, name: str, by: str, comment: str
         UsageError: If `by` is empty, or no storage or lake has this name.
     """
     if not by.strip():
-        raise UsageError("a retry requires --by NAME")
+        raise UsageError("a retry requires --by WHO")
     known = {item.label: item.name for item in (*config.storages, *config.lakes)}
     if name not in known:
         raise UsageError(f"no storage or lake {name!r}{did_you_mean(name, known) or ';'} they are {', '.join(known)}")

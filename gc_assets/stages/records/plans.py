@@ -429,7 +429,7 @@ def reject(config: Config, clock: Clock, plan_id: str, by: str, comment: str = "
 def _find_open_plan(config: Config, clock: Clock, plan_id: str, by: str) -> StoredPlan:
     plan = find_plan(config, plan_id)
     if not by.strip():
-        raise UsageError("an approval or rejection requires --by NAME")
+        raise UsageError("an approval or rejection requires --by WHO")
     if plan.finished is not None or plan.restored_at is not None:
         status = plan.status_at(clock.now())
         raise GateRefused(

@@ -38,7 +38,7 @@ def rename(config: Config, clock: Clock, old: str, new: str, by: str, comment: s
             lake in `lakes.yaml`.
     """
     if not by.strip():
-        raise UsageError("a rename requires --by NAME")
+        raise UsageError("a rename requires --by WHO")
     state, item = State.of(config), _find_configured(config, new)
     renamed = _find_recorded(read_registry(state), item, old)
     owner = next((other for other in (*config.storages, *config.lakes) if other.name == renamed.recorded_name), None)

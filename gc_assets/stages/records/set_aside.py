@@ -77,7 +77,7 @@ def set_table_aside(
             is no record to withdraw.
     """
     if not by.strip():
-        raise UsageError("setting a table aside requires --by NAME")
+        raise UsageError("setting a table aside requires --by WHO")
     state = State.of(config)
     (lake, name), identities = _find_table(config, state, table)
     record = SetAside(

@@ -125,7 +125,7 @@ def test_file_behind_an_access_point_refuses_the_plan(spark: SparkSession, tmp_p
         message = next(gate.message for gate in header.failed_gates)
         assert "1 planned file" in message, message
         assert "access-point.parquet and s3://lake-x1y2z3-s3alias/w/" in message
-        assert "`aliases` of the storage" in message
+        assert "the storage's `aliases`" in message
         assert writer.data_files() == {"access-point.parquet", "garbage.parquet", "other.parquet", "size.parquet"}
         (finding,) = check_addresses(house.run_context(), "sales")
         assert "3 addresses had an unknown location" in finding.found

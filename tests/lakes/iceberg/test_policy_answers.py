@@ -75,7 +75,7 @@ def test_polaris_orphan_age_is_a_minimum() -> None:
         ([polaris_policy() | {"content": "{"}], "content that is not JSON"),
         ([polaris_policy() | {"content": None}], "no content"),
         ([polaris_policy(), polaris_policy()], "2 policies of type system.snapshot-expiry"),
-        (["policy"], "no JSON object"),
+        (["policy"], "not a JSON object"),
         ([polaris_policy(kind="orphan-file-removal", locations=["s3://b/t/data"])], "`locations`, which gc-assets cannot apply"),
         ([polaris_policy(kind="orphan-file-removal", max_orphan_file_age_in_days="x")], "max_orphan_file_age_in_days 'x'"),
     ],

@@ -210,8 +210,8 @@ def test_range_with_missing_objects_is_refused() -> None:
     [
         ({"count": "199"}, "count is 199, read 200"),
         ({"count": None}, "count is None"),
-        ({"type": "metaranges"}, "type and entity .'metaranges', None."),
-        ({"entity": "commit"}, "expected .'ranges', None."),
+        ({"type": "metaranges"}, "found .'metaranges', None."),
+        ({"entity": "commit"}, "type and entity .'ranges', None."),
         ({"min_key": "sales/001.csv"}, "property min_key"),
         ({"max_key": "sales/198.csv"}, "property max_key"),
     ],
@@ -251,9 +251,9 @@ def test_metarange_names_ranges_with_counts() -> None:
 @pytest.mark.parametrize(
     "ranges, found",
     [
-        ([("a" * 64, b"a", b"m", 1), ("b" * 64, b"k", b"z", 1)], "ascending order"),
-        ([("a" * 64, b"m", b"a", 1)], "ascending order"),
-        ([("a" * 64, b"a", b"m", 0)], "with 0 records"),
+        ([("a" * 64, b"a", b"m", 1), ("b" * 64, b"k", b"z", 1)], "out of order"),
+        ([("a" * 64, b"m", b"a", 1)], "out of order"),
+        ([("a" * 64, b"a", b"m", 0)], ", 0 records, "),
         ([("../../etc/passwd", b"a", b"m", 1)], "64 hexadecimal digits"),
     ],
 )

@@ -73,7 +73,7 @@ def test_unreachable_server_stops_the_run() -> None:
         client.get_config()
 
 
-@pytest.mark.parametrize("status, advice", [(401, "set a valid `token`"), (403, "LIST_COMMIT_LOG"), (404, "clean-up removed that history")])
+@pytest.mark.parametrize("status, advice", [(401, "set a valid `token`"), (403, "LIST_COMMIT_LOG"), (404, "clean-up removed this history")])
 def test_refusal_is_not_retried_and_names_the_solution(status: int, advice: str) -> None:
     refused = pytest.raises(LakeUnreadable, match=f"status {status} .*{advice}")
     with serve_answers(lambda path, _: (status, {"message": "no"})) as (client, requests), refused:

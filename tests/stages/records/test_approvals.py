@@ -153,7 +153,7 @@ def test_read_only_state_lists_its_approvals(at: Platform, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("by", ["", "  "])
 def test_approval_needs_a_name(at: Platform, by: str) -> None:
-    with pytest.raises(UsageError, match="requires --by NAME"):
+    with pytest.raises(UsageError, match="requires --by WHO"):
         approve(at.config, at.clock, store_plan(at).plan_id, by)
 
 

@@ -47,7 +47,7 @@ def test_record_of_a_rehearsal_counts_only_in_rehearsals(tmp_path: Path, ahead: 
 @pytest.mark.parametrize(
     "uuid, below, by, withdraw, message",
     [
-        ("orders", "db/t/", "ada", False, "no table uuid"),
+        ("orders", "db/t/", "ada", False, "not a table uuid"),
         (UUID, "", "ada", False, "not a directory inside a configured storage"),
         (UUID, "../db/", "ada", False, r"\.\."),
         (UUID, "db/t/", " ", False, "--by WHO"),
@@ -58,7 +58,7 @@ def test_record_needs_a_uuid_a_location_and_a_name(tmp_path: Path, uuid: str, be
     context = run_context_at(tmp_path)
     with pytest.raises(GcError, match=message):
         accept_dead_table(context.config, Clock(), uuid, location(context, below), by, withdraw=withdraw)
-    with pytest.raises(UsageError, match="no directory inside"):
+    with pytest.raises(UsageError, match="not a directory inside"):
         accept_dead_table(context.config, Clock(), UUID, "file:///elsewhere/db/t/", "ada")
     assert counting(context, Clock()) == []
 
