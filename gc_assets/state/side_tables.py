@@ -423,8 +423,8 @@ KNOWN_VIEWS: Final = schema_of(
     column("gone_since", TIMESTAMP, "Time of the first accepted run that missed it; null if a catalog lists it.", since="0.4"),
 )
 # Prefixes in all storages under which foreign tables may have files. Plans leave out these files.
-FOREIGN_PLACES_SIDE: Final = "_foreign_places"
-FOREIGN_PLACES: Final = schema_of(
+FOREIGN_PREFIXES_SIDE: Final = "_foreign_prefixes"
+FOREIGN_PREFIXES: Final = schema_of(
     column("storage", STRING, "Storage of the prefix.", since="0.4"),
     column("prefix", STRING, "Prefix that ends in `/`, or empty for the whole storage.", since="0.4"),
 )

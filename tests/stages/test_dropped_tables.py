@@ -277,6 +277,22 @@ def test_catalog_replaced_by_an_empty_one_drops_nothing(shop: Shop) -> None:
     assert shop.house.failed_gates(shop.run(18)) == {"dropped_tables"}
 
 
+def test_due_files_next_to_unreadable_metadata_are_kept(shop: Shop) -> None:
+    """A new table has the location of the dropped one, so the files are not foreign."""
+    shop.drop("a")
+    shop.run(1)
+    shop.lake.table("db.c", NOW + timedelta(days=1.5), location=f"file://{shop.house.warehouse}/db/a").append(NOW + timedelta(days=1.5))
+    compressed = shop.house.warehouse / "db/a/metadata/00009-4f1c2b0e-5d8e-4a52-9d0c-6d2f0a8f9b11.metadata.json"
+    compressed.write_bytes(b"\x28\xb5\x2f\xfd" + bytes(range(256)))
+    os.utime(compressed, (days_ago(20).timestamp(),) * 2)
+    shop.run(2)
+    shop.run(10)
+    assert shop.list_planned() == set()
+    compressed.unlink()
+    shop.run(10.5)
+    assert shop.list_planned() == {"db/a"}
+
+
 @full_suite_only
 def test_other_catalog_under_the_same_name_drops_nothing(shop: Shop, tmp_path: Path) -> None:
     other_place = LakeBuilder(tmp_path / "other")

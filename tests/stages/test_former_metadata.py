@@ -20,6 +20,7 @@ from gc_assets.state.schemas import LIVE_FILES
 from gc_assets.state.side_tables import POINTERS, POINTERS_SIDE
 from gc_assets.state.summaries import LiveFilesSummary
 from tests.depth import in_turn
+from tests.lakes.iceberg.builder import LakeBuilder
 from tests.stages.lakehouse import NOW, outcomes
 from tests.stages.test_dropped_tables import Shop, path_of, touch
 
@@ -111,6 +112,34 @@ def test_former_metadata_of_an_idle_table_is_garbage_after_the_wait(registry: Re
     for day in (4, 12.1):
         assert registry.house.failed_gates(registry.run(day)) == set()
     assert registry.list_planned_of(registry.lost) == registry.lost
+
+
+def test_metadata_that_the_catalog_of_another_lake_listed_refuses_the_plan(registry: Registry) -> None:
+    """The table was moved to another catalog with older metadata."""
+    other = LakeBuilder(registry.house.root, catalog_name="second", catalog_file="second.db")
+    other.catalog.create_namespace("db")
+    registry.house.lakes = [*registry.house.lakes, other.config("other", retention=KEEP_ALL)]
+    registry.run(1.5)
+    other.register("db.a", registry.older)
+    registry.drop("a")
+    registry.run(2)
+    for day in (5, 12.1):
+        assert registry.house.failed_gates(registry.run(day)) == {"foreign_metadata"}
+
+
+def test_metadata_of_an_earlier_catalog_refuses_the_plan(registry: Registry) -> None:
+    """In between, the lake read another catalog, which may still use it."""
+    first = registry.house.lakes
+    other = LakeBuilder(registry.house.root, catalog_name="second", catalog_file="second.db")
+    other.catalog.create_namespace("db")
+    for name, metadata in (("a", registry.newer), ("b", registry.metadata["b"])):
+        other.register(f"db.{name}", metadata)
+    registry.house.lakes = [other.config("sales", retention=KEEP_ALL)]
+    registry.run(2)
+    registry.house.lakes = first
+    registry.point_to(registry.older)
+    registry.run(3)
+    assert registry.house.failed_gates(registry.run(12.1)) == {"foreign_metadata"}
 
 
 def test_newer_metadata_that_no_run_found_in_the_catalog_refuses_the_plan(registry: Registry) -> None:

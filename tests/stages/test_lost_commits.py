@@ -127,6 +127,17 @@ def test_commits_that_a_restored_server_lost_wait(restored: RestoredServer) -> N
     assert (restored.list_planned(), restored.read_lost(), restored.read_notes()) == (restored.lost, set(), [])
 
 
+def test_all_that_was_needed_waits_until_no_commit_is_missing(restored: RestoredServer) -> None:
+    """Staged objects and expired commits of that time are recorded with one of the lost commits."""
+    restored.lose()
+    restored.run(1)
+    partly = copy.deepcopy(restored.newest)
+    del partly.commits["dev-3"]
+    restore(restored.builder.repository, partly)
+    restored.run(2)
+    assert (restored.list_planned(), restored.read_lost()) == (set(), {"main-2", "dev-3"})
+
+
 def test_newer_backup_can_be_restored(restored: RestoredServer) -> None:
     restored.lose()
     garbage = restored.leave_garbage()

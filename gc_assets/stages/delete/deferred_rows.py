@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.claims import Claim, Claims, Owner
 from gc_assets.core.errors import StateError
-from gc_assets.core.phases import PURGE
+from gc_assets.core.phases import PURGE, QUARANTINE
 from gc_assets.core.plan import Unreadable
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import collect, map_arrow, read_table
@@ -166,10 +166,12 @@ def find_undue_rows(
 def _leave_out_others(copies: DataFrame, state: State, plan_id: str, run: PastRun) -> DataFrame:
     """Remove the copies that a plan quarantined for another reason than a dropped table."""
     try:
-        planned = read_table(copies.sparkSession, state, DELETION_PLAN, state.open(run), columns=["key", "reason"])
+        planned = read_table(copies.sparkSession, state, DELETION_PLAN, state.open(run), columns=["key", "action", "reason"])
     except StateError:  # without the plan, the reason is unknown
         return copies
-    others = planned.filter(F.col("reason") != DROPPED).select("key", F.lit(plan_id).alias("source_plan_id"))
+    others = planned.filter((F.col("action") == QUARANTINE) & (F.col("reason") != DROPPED)).select(
+        "key", F.lit(plan_id).alias("source_plan_id")
+    )
     return copies.join(others, ["key", "source_plan_id"], "left_anti").select(*copies.columns)
 
 

@@ -23,7 +23,7 @@ from gc_assets.stages.sweep.orphan_files import grace_cutoff
 from gc_assets.stages.sweep.other_listings import find_listing_time, list_claiming_lakes
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
-from gc_assets.state.side_tables import FOREIGN_PLACES, FOREIGN_PLACES_SIDE
+from gc_assets.state.side_tables import FOREIGN_PREFIXES, FOREIGN_PREFIXES_SIDE
 from gc_assets.state.summaries import OrphanFilesSummary
 
 LIST: Final = "gc-assets run --listing"
@@ -92,8 +92,8 @@ def _read_prefixes(context: RunContext, sweep: PublishedTable, storage_name: str
     """
     if not sweep.summary(OrphanFilesSummary).foreign_metadata_count:
         return set()
-    paths = sweep.paths(FOREIGN_PLACES_SIDE)
+    paths = sweep.paths(FOREIGN_PREFIXES_SIDE)
     if not paths:  # An earlier release made the sweep, so the files may be under any prefix.
         return {""}
-    rows = read_parts(context.state.files, paths, FOREIGN_PLACES)
+    rows = read_parts(context.state.files, paths, FOREIGN_PREFIXES)
     return set(rows.filter(pc.equal(rows.column("storage"), storage_name)).column("prefix").to_pylist())

@@ -58,7 +58,9 @@ def find_lost_commits(context: RunContext, lake_name: str, inputs: Mapping[str, 
     known = _find_same_repository(last[1].summary(LakeRefsSummary), summary)
     if known is not None and WHOLE_LAKE not in unread:
         current = _read_ids(context, inputs[COMMIT_GRAPH.name])
-        kept = [item for item in kept if item.address not in current]
+        # The roots of a loss belong to all of its commits, so they stay until none is missing.
+        lost_at = {item.former_since for item in kept if item.address not in current}
+        kept = [item for item in kept if item.former_since in lost_at]
         last_known = open_last_known(context, lake_name, *last)
         if last_known is None:
             notes.append(f"lake {lake_name}: the commits of the last run are not available, so lost commits are not found")

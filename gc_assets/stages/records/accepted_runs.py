@@ -9,7 +9,7 @@ user has approved one of these runs. If a lake is removed on purpose, a user can
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Self
@@ -25,6 +25,7 @@ from gc_assets.core.units import count_of
 from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.records.plans import ListedPlan, list_plans
 from gc_assets.stages.records.user_records import UserRecord, UserRecords
+from gc_assets.state.index import PastRun
 from gc_assets.state.journal import PublishedTable, State
 from gc_assets.state.schemas import LAKE_REFS, ORPHAN_FILES
 from gc_assets.state.summaries import DeletionPlanSummary, LakeRefsSummary
@@ -108,24 +109,18 @@ def find_baseline_tables(config: Config) -> frozenset[str]:
     for storage in config.storages:
         accepted = _list_accepted(config, storage.name)
         for plan in (*accepted[:1], *[plan for plan in accepted if not plan.header.rehearsal][:1]):
-            inputs = state.open(plan.run).receipt.inputs
-            found |= _run_ids(inputs)
-            found |= _run_ids(_read_sweep_inputs(state, storage.name, inputs))
+            of_plan = _read_inputs(state, plan.run)
+            swept = next((run for run in state.history(storage.name, ORPHAN_FILES.name) if run.run_id in of_plan), None)
+            found |= of_plan | (set() if swept is None else _read_inputs(state, swept))
     return frozenset(found)
 
 
-def _read_sweep_inputs(state: State, storage_name: str, of_plan: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the inputs of the sweep that a plan is based on, or {} if it is missing or damaged."""
-    run_ids = _run_ids(of_plan)
-    run = next((run for run in state.history(storage_name, ORPHAN_FILES.name) if run.run_id in run_ids), None)
+def _read_inputs(state: State, run: PastRun) -> set[str]:
+    """Return the run ids of a table's inputs. Empty if the table is damaged."""
     try:
-        return {} if run is None else state.open(run).receipt.inputs
+        return {reference.partition(":")[0] for reference in state.open(run).receipt.inputs.values()}
     except StateError:
-        return {}
-
-
-def _run_ids(inputs: Mapping[str, str]) -> set[str]:
-    return {reference.partition(":")[0] for reference in inputs.values()}
+        return set()
 
 
 def _list_baselines(context: RunContext, storage_name: str) -> Iterator[PublishedTable]:

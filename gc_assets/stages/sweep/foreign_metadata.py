@@ -274,6 +274,7 @@ class MetadataClassifier:
             return _Finding(
                 f"{name} has a newer {newer} here than in its catalog: the catalog is outdated or a copy, or a commit failed"
                 f"{self._way_out(key, found.uuid)}",
+                table_uuid=found.uuid,
                 is_newer=True,
             )
         if not found.lineage.is_readable:

@@ -34,6 +34,7 @@ from gc_assets.lakes.lineage import Lineage
 from gc_assets.stages.mark.unknown_addresses import external_addresses
 from gc_assets.stages.sweep.foreign_metadata import MAX_REASONS, describe_way_out, metadata_patterns
 from gc_assets.stages.sweep.known_tables import find_metadata
+from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import LAKE_REFS, LIVE_CONTENTS, LIVE_FILES
 from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE, PINNED, PINNED_SIDE, SOURCES, SOURCES_SIDE
@@ -194,7 +195,7 @@ def find_foreign_lineages(
         if starts[uuid] and (found := [item for item in items if item.is_outside(chains[uuid], named.locations.get(uuid, frozenset()))])
     }
     if foreign:
-        seen = find_seen(context, {file for items in foreign.values() for item in items for file in item.files}, resolver)
+        seen = _find_seen(context, {file for items in foreign.values() for item in items for file in item.files}, resolver)
         foreign = {uuid: found for uuid, items in foreign.items() if (found := [item for item in items if seen.isdisjoint(item.files)])}
     return {
         item.key: reason
@@ -204,8 +205,9 @@ def find_foreign_lineages(
     }
 
 
-def remove_seen(context: RunContext, storage_name: str, rows: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-    """Remove files newer than their catalog that an earlier run found in the same catalog.
+def remove_former(context: RunContext, storage_name: str, rows: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """Remove files newer than their catalog that were former metadata, and whose waiting time has
+    ended (`stages/mark/former_metadata.py`).
 
     Such files remain if a catalog is restored from a backup, or if a table is registered again with
     older metadata. Nothing is removed if their number reaches the limit, because some may not be
@@ -214,11 +216,36 @@ def remove_seen(context: RunContext, storage_name: str, rows: Sequence[Mapping[s
     Args:
         rows: Suspects (columns `FOREIGN`).
     """
-    newer = {(storage_name, row["key"]): row["lake"] for row in rows if row["is_newer"]}
-    if not newer or max(Counter(newer.values()).values()) >= MAX_REASONS:
+    newer = {(storage_name, row["key"]): row for row in rows if row["is_newer"]}
+    if not newer or max(Counter(row["lake"] for row in newer.values()).values()) >= MAX_REASONS:
         return rows
-    seen = find_seen(context, set(newer), context.resolver())
-    return [row for row in rows if not row["is_newer"] or (storage_name, row["key"]) not in seen]
+    tables, resolver = {file: row["table_uuid"] for file, row in newer.items()}, context.resolver()
+    former = {file for lake in context.config.lakes for file in _find_former(context, lake.name, tables, resolver)}
+    return [row for row in rows if not row["is_newer"] or (storage_name, row["key"]) not in former]
+
+
+def _find_former(context: RunContext, lake_name: str, tables: Mapping[File, str], resolver: KeyResolver) -> Iterator[File]:
+    """Yield the files that runs found in a lake's catalog, the last one before the waiting time.
+
+    Only runs count since which the lake has read the same catalog, and since which this catalog has
+    listed the table. Otherwise, another catalog may use the file.
+
+    Args:
+        tables: The table uuids of the files to look for.
+    """
+    summary, after = context.table(LAKE_REFS, lake_name).summary(LakeRefsSummary), context.config.lake(lake_name).dropped_after
+    listed, seen = set(tables.values()), set[File]()
+    for past in reversed(context.state.history(lake_name, LAKE_REFS.name)) if after is not None else ():
+        refs = context.state.open(past)
+        found = refs.summary(LakeRefsSummary)
+        listed &= set(read_parts(context.state.files, refs.paths(SOURCES_SIDE), SOURCES, ["table_uuid"]).column("table_uuid").to_pylist())
+        wanted = {file for file, uuid in tables.items() if uuid in listed} - seen
+        if found.catalog != summary.catalog or not wanted:
+            return
+        files = _find_in_freeze(context, refs, wanted, resolver)
+        if after is not None and summary.frozen_at - found.frozen_at >= after:
+            yield from files
+        seen |= files
 
 
 def _is_external(row: Mapping[str, Any], addresses: ExternalAddresses) -> bool:
@@ -359,7 +386,7 @@ class _Reader:
         return next((item.lineage for item in found if isinstance(item, TableIdentity)), None)
 
 
-def find_seen(context: RunContext, wanted: set[File], resolver: KeyResolver) -> set[File]:
+def _find_seen(context: RunContext, wanted: set[File], resolver: KeyResolver) -> set[File]:
     """Return the files that an earlier run found in the current catalog of a lake.
 
     They are not foreign, because a table may have been registered again with older metadata. Files
@@ -372,15 +399,18 @@ def find_seen(context: RunContext, wanted: set[File], resolver: KeyResolver) -> 
             if wanted <= found:
                 return found
             refs = context.state.open(past)
-            if refs.summary(LakeRefsSummary).catalog != catalog:
-                continue
-            rows = read_parts(context.state.files, refs.paths(PINNED_SIDE), PINNED, ["storage", "key"])
-            keys = pa.array([key for _, key in wanted], pa.string())
-            rows = rows.filter(pc.is_in(rows.column("key"), keys))
-            found.update(file for row in rows.to_pylist() if (file := (row["storage"], row["key"])) in wanted)
-            sources = read_parts(context.state.files, refs.paths(SOURCES_SIDE), SOURCES, ["address"])
-            found.update(_identify_all(sources.column("address").to_pylist(), wanted, resolver))
+            if refs.summary(LakeRefsSummary).catalog == catalog:
+                found |= _find_in_freeze(context, refs, wanted, resolver)
     return found
+
+
+def _find_in_freeze(context: RunContext, refs: PublishedTable, wanted: Collection[File], resolver: KeyResolver) -> set[File]:
+    """Return those files that a freeze contains."""
+    rows = read_parts(context.state.files, refs.paths(PINNED_SIDE), PINNED, ["storage", "key"])
+    rows = rows.filter(pc.is_in(rows.column("key"), pa.array([key for _, key in wanted], pa.string())))
+    found = {file for row in rows.to_pylist() if (file := (row["storage"], row["key"])) in wanted}
+    sources = read_parts(context.state.files, refs.paths(SOURCES_SIDE), SOURCES, ["address"])
+    return found.union(_identify_all(sources.column("address").to_pylist(), wanted, resolver))
 
 
 def _identify_all(addresses: Iterable[str], wanted: Collection[File], resolver: KeyResolver) -> Iterator[File]:

@@ -211,7 +211,7 @@ class _AddReasons:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = (self._add(batch) for batch in batches if batch.num_rows)
-        return rows if self.dropped is None else self.dropped(rows)
+        return map(self._defer, rows if self.dropped is None else self.dropped(rows))
 
     def _add(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         hashes = xxhash64(batch.column("key"))
@@ -239,10 +239,22 @@ class _AddReasons:
             "kind": witness.column("kind"),
             "dangling_commits": self._lifecycle_commits(hashes, pc.and_not(is_lifecycle, is_foreign)),
             "foreign_rule": pc.if_else(is_foreign, rule, none),
-            # Foreign files are never planned, and the report lists them.
-            ROUTE: pc.if_else(pc.and_not(self._is_deferred(batch.column("key")), is_foreign), DEFERRED_SIDE, ""),
+            ROUTE: pa.repeat(pa.scalar(""), batch.num_rows),
         }
         return pa.RecordBatch.from_arrays([columns[name] for name in ROUTED_ORPHANS.names], schema=ROUTED_ORPHANS)
+
+    def _defer(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Route the deferred rows. Foreign files are left out, because they are never planned, and the
+        report lists them.
+        """
+        if self.deferred is None:
+            return batch
+        route = batch.column(ROUTE)
+        is_deferred = pc.and_(pc.is_null(self.deferred.resolve(batch.column("key"))[0]), pc.equal(route, ""))
+        is_deferred = pc.and_(is_deferred, pc.not_equal(batch.column("reason"), FOREIGN))
+        return batch.set_column(
+            batch.schema.get_field_index(ROUTE), ROUTED_ORPHANS.field(ROUTE), pc.if_else(is_deferred, DEFERRED_SIDE, route)
+        )
 
     def _find_witnesses(self, hashes: NDArray[np.int64]) -> pa.RecordBatch:
         """Return the strongest witness for each hash, or a null row if there is no witness."""
@@ -282,9 +294,6 @@ class _AddReasons:
         known, commits = self.matches.lifecycle_commits
         at = pc.index_in(pa.array(hashes), pa.array(known))
         return pc.if_else(is_wanted, pa.array(commits, pa.int64()).take(at), pa.scalar(None, pa.int64()))
-
-    def _is_deferred(self, keys: pa.Array) -> pa.Array:
-        return pa.repeat(False, len(keys)) if self.deferred is None else pc.is_null(self.deferred.resolve(keys)[0])
 
 
 # `empty_table` would import pandas.

@@ -48,15 +48,15 @@ from gc_assets.stages.sweep.foreign_files import protected_keys
 from gc_assets.stages.sweep.foreign_metadata import FOREIGN, StoragePrefix, directory_of, foreign_metadata, metadata_patterns
 from gc_assets.stages.sweep.former_views import NO_FORMER_VIEWS, FormerViews
 from gc_assets.stages.sweep.known_tables import NEVER_NEWER, known_tables
-from gc_assets.stages.sweep.metadata_lineage import find_foreign_lineages, find_settled_time, remove_seen
+from gc_assets.stages.sweep.metadata_lineage import find_foreign_lineages, find_settled_time, remove_former
 from gc_assets.state.arrow_types import BOOL, STRING
 from gc_assets.state.journal import PublishedTable, TableRun
 from gc_assets.state.parts import PartFile, read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, LAKE_REFS, LIVE_FILES
 from gc_assets.state.side_tables import (
     CANDIDATES,
-    FOREIGN_PLACES,
-    FOREIGN_PLACES_SIDE,
+    FOREIGN_PREFIXES,
+    FOREIGN_PREFIXES_SIDE,
     IDENTITY_SEPARATOR,
     METADATA,
     METADATA_SIDE,
@@ -359,8 +359,8 @@ class ForeignMetadata:
         """Write the prefixes to a side table of the run, for the plans of all storages."""
         if not self.prefixes:
             return {}
-        table = pa.Table.from_pylist([item._asdict() for item in sorted(self.prefixes)], schema=FOREIGN_PLACES)
-        return {FOREIGN_PLACES_SIDE: tuple(write_parts(table, run, context.state.files, FOREIGN_PLACES_SIDE))}
+        table = pa.Table.from_pylist([item._asdict() for item in sorted(self.prefixes)], schema=FOREIGN_PREFIXES)
+        return {FOREIGN_PREFIXES_SIDE: tuple(write_parts(table, run, context.state.files, FOREIGN_PREFIXES_SIDE))}
 
 
 def find_foreign_metadata(
@@ -404,7 +404,7 @@ def find_foreign_metadata(
 
     def find(suspects: DataFrame, directories: Mapping[str, bool | None]) -> list[Mapping[str, Any]]:
         rows = collect_arrow(foreign_metadata(suspects, *arguments, directories, protected, settled, missed), FOREIGN).to_pylist()
-        rows = remove_seen(context, storage_name, rows)
+        rows = remove_former(context, storage_name, rows)
         of_views.update((row["key"], row["table_uuid"]) for row in rows if row["is_former_view"])
         of_tables = (row for row in rows if row["reason"] is None and not row["is_former_view"])
         reasons = find_foreign_lineages(context, storage_name, of_tables, former, unreadable)
