@@ -209,7 +209,7 @@ def test_uncertain_deletion_is_unreadable_although_its_lake_is_forgotten(spark: 
         for day in (2, 10):
             assert (found.run(day).rows, found.list_dropped()) == (0, [])
             assert {name: len(found.unreadable(name)) for name in names} == dict.fromkeys(names, 1)
-            assert "has no repository since any more" in found.unreadable("since")[0]
+            assert "no longer has repository since, which a run read" in found.unreadable("since")[0]
             assert "list of branches: HTTP 403" in found.unreadable("again")[0]
             found.forget(day + 0.5, "again")
 

@@ -288,7 +288,7 @@ def test_content_with_unlisted_snapshot_makes_the_lake_unreadable(house: Lakehou
     assert known is not None
     builder.commit([put(["db", "t"], {**known, "snapshotId": 4711})])
     house.lakes = [builder.config(retention=HEADS)]
-    assert "has db.t at snapshot 4711" in read_error(house)
+    assert "db.t is at snapshot 4711" in read_error(house)
 
 
 def test_contents_of_deleted_refs_are_kept_for_the_grace_period(

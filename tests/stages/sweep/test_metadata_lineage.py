@@ -179,7 +179,7 @@ def test_history_that_cannot_be_read_refuses_the_plan(spark: SparkSession, tmp_p
 
     monkeypatch.setattr("gc_assets.stages.sweep.metadata_lineage._Reader.__call__", read)
     message = tables.message()
-    assert "access denied; run again" in message
+    assert "access denied. Run again" in message
     assert f"gc-assets accept {tables.table.uuid} file://{tables.house.warehouse}/db/t/" in message
 
 
