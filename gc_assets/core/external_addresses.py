@@ -78,8 +78,8 @@ class ExternalAddresses:
         alias_buckets: Schemes and possible buckets of aliases. The server of an alias is unknown,
             so the same bucket with another scheme may contain the same objects.
         is_hidden: Returns True if the collector cannot examine the file at a local address.
-        has_access_points: True if a storage or an alias is an S3 access point, because the bucket
-            behind it is unknown.
+        has_access_points: True if a storage or an alias is an S3 access point, whose bucket is
+            unknown.
         removed_aliases: Resolves aliases that storages had in earlier runs. None if there are no
             such aliases.
     """

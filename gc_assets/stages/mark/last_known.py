@@ -189,23 +189,28 @@ def find_last_known(context: RunContext, lake_name: str, frozen_at: datetime) ->
 
 
 def find_last_run(context: RunContext, lake_name: str, frozen_at: datetime) -> tuple[PublishedTable, PublishedTable] | None:
-    """Return `live_files` and `lake_refs` of the newest run that was frozen at or before a time.
-
-    A rehearsal may use real runs, but a real run never uses a rehearsal.
-    """
+    """Return `live_files` and `lake_refs` of the newest run that was frozen at or before a time."""
     state = context.state
     live = {run.run_id: run for run in state.history(lake_name, LIVE_FILES.name)}
-    freezes = [
-        run
-        for run in state.history(lake_name, LAKE_REFS.name)
-        if run.summary(FreezeTime).frozen_at <= frozen_at and (context.clock.is_rehearsal or not run.summary(FreezeTime).rehearsal)
-    ]
-    for refs in sorted(freezes, key=lambda run: (run.summary(FreezeTime).frozen_at, run.run_id), reverse=True):
+    for refs in list_freezes(context, lake_name, frozen_at):
         for run in sorted((run for run in live.values() if run.run_date == refs.run_date), key=lambda run: run.run_id, reverse=True):
             found = state.open(run)
             if _input_runs(found).get(LAKE_REFS.name) == refs.run_id:
                 return found, state.open(refs)
     return None
+
+
+def list_freezes(context: RunContext, lake_name: str, frozen_at: datetime) -> list[PastRun]:
+    """Return the freezes of a lake that were made at or before a time, newest first.
+
+    A rehearsal may use real runs, but a real run never uses a rehearsal.
+    """
+    freezes = [
+        run
+        for run in context.state.history(lake_name, LAKE_REFS.name)
+        if run.summary(FreezeTime).frozen_at <= frozen_at and (context.clock.is_rehearsal or not run.summary(FreezeTime).rehearsal)
+    ]
+    return sorted(freezes, key=lambda run: (run.summary(FreezeTime).frozen_at, run.run_id), reverse=True)
 
 
 def open_last_known(context: RunContext, lake_name: str, live: PublishedTable, refs: PublishedTable) -> LastKnown | None:

@@ -31,6 +31,7 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_rows
 from gc_assets.lakes.kind import TableIdentity
 from gc_assets.lakes.lineage import Lineage
+from gc_assets.stages.mark.last_known import list_freezes
 from gc_assets.stages.mark.unknown_addresses import external_addresses
 from gc_assets.stages.sweep.foreign_metadata import MAX_REASONS, describe_way_out, metadata_patterns
 from gc_assets.stages.sweep.known_tables import find_metadata
@@ -234,8 +235,10 @@ def _find_former(context: RunContext, lake_name: str, tables: Mapping[File, str]
         tables: The table uuids of the files to look for.
     """
     summary, after = context.table(LAKE_REFS, lake_name).summary(LakeRefsSummary), context.config.lake(lake_name).dropped_after
+    if after is None:
+        return
     listed, seen = set(tables.values()), set[File]()
-    for past in reversed(context.state.history(lake_name, LAKE_REFS.name)) if after is not None else ():
+    for past in list_freezes(context, lake_name, summary.frozen_at):
         refs = context.state.open(past)
         found = refs.summary(LakeRefsSummary)
         listed &= set(read_parts(context.state.files, refs.paths(SOURCES_SIDE), SOURCES, ["table_uuid"]).column("table_uuid").to_pylist())
@@ -243,9 +246,9 @@ def _find_former(context: RunContext, lake_name: str, tables: Mapping[File, str]
         if found.catalog != summary.catalog or not wanted:
             return
         files = _find_in_freeze(context, refs, wanted, resolver)
-        if after is not None and summary.frozen_at - found.frozen_at >= after:
-            yield from files
         seen |= files
+        if summary.frozen_at - found.frozen_at >= after:
+            yield from files
 
 
 def _is_external(row: Mapping[str, Any], addresses: ExternalAddresses) -> bool:
