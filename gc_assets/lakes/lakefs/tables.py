@@ -10,21 +10,21 @@ UNCOMMITTED_OBJECTS = table(
     "lake",
     "Staged objects in lakeFS. They are live even if no commit names them.",
     ("storage", "key", "branch", "path"),
-    column("storage", STRING, "Storage of the object, or null for an external address."),
-    column("key", STRING, "Canonical key, or the address of an external object."),
-    column("branch", STRING, "Branch on which it is staged, or null if only the server lists the object."),
-    column("path", STRING, "Logical path, or null if only the server lists the object."),
+    column("storage", STRING, "Storage of the object. Null for an external address."),
+    column("key", STRING, "Canonical key, or address of an external object."),
+    column("branch", STRING, "Branch on which it is staged. Null if only the server lists it."),
+    column("path", STRING, "Logical path. Null if only the server lists it."),
     column("created_at", TIMESTAMP, "Time of the entry."),
 )
 
 POTENTIAL_COMMITS = table(
     "potential_commits",
     "lake",
-    "Commits in lakeFS whose objects lifecycle rules may release, and that no finished run has handled yet.",
+    "Commits in lakeFS whose objects lifecycle rules may release, and that no finished run has handled.",
     ("commit_id",),
-    column("commit_id", STRING, "Commit id."),
-    column("branches", STRINGS, "Branches that reach it, at most 100, beginning with those named by rules."),
-    column("last_deleted", TIMESTAMP, "Time after which commits are potential: the latest bound of the branches. Null if all commits are."),
+    column("commit_id", STRING, "Commit or snapshot id."),
+    column("branches", STRINGS, "Branches that reach it, at most 100, first those named by rules."),
+    column("last_deleted", TIMESTAMP, "Time after which commits are potential. Null if all are."),
 )
 
 LIFECYCLE_OBJECTS = table(
@@ -32,13 +32,13 @@ LIFECYCLE_OBJECTS = table(
     "lake",
     "Objects in lakeFS that a lifecycle rule releases under at least one path.",
     ("storage", "key"),
-    column("storage", STRING, "Storage that contains the object."),
-    column("key", STRING, "Canonical key."),
-    column("paths", STRINGS, "Logical paths of the object, at most 100, sorted."),
+    column("storage", STRING, "Storage of the object. Null for an external address."),
+    column("key", STRING, "Canonical key. Null for an external address."),
+    column("paths", STRINGS, "Logical paths of the object, at most 100."),
     column("matched_rules", STRINGS, "Ids of the rules that release it."),
     column("deduplicated", BOOL, "True if it is kept because another path, branch, tag or staging area needs or needed it."),
-    column("size_bytes", LONG, "Size, if the entries record it."),
-    column("commits", LONG, "Upper bound on retained commits with a dangling path after its deletion, counted per path."),
+    column("size_bytes", LONG, "Size, if known."),
+    column("commits", LONG, "Upper bound of the retained commits that name it, counted per path."),
     column("potential", BOOL, "True if one of `potential_commits` names it."),
 )
 
@@ -49,9 +49,9 @@ LIFECYCLE_PATHS = table(
     ("branch", "path"),
     column("branch", STRING, "Branch name."),
     column("path", STRING, "Logical path at the branch head."),
-    column("storage", STRING, "Storage of the object, or null for an external address."),
-    column("key", STRING, "Canonical key of the object, or null for an external address."),
-    column("size_bytes", LONG, "Size, if the entry records it."),
-    column("age", TIMESTAMP, "Start of its age: time of the entry, or of the first commit with it."),
+    column("storage", STRING, "Storage of the object. Null for an external address."),
+    column("key", STRING, "Canonical key. Null for an external address."),
+    column("size_bytes", LONG, "Size, if known."),
+    column("age", TIMESTAMP, "Time of the entry, or of the first commit with it."),
     column("rule_id", STRING, "Rule that deletes the path."),
 )
