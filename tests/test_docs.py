@@ -27,7 +27,7 @@ from gc_assets.lakes.icechunk.config import IcechunkExpiry, IcechunkRetention
 from gc_assets.lakes.kinds import all_tables, config_of
 from gc_assets.lakes.lakefs.config import LakeFsLakeConfig, LakeFsRetention
 from gc_assets.lakes.nessie.config import NessieLakeConfig, NessieRetention
-from gc_assets.report.metrics import FAMILIES
+from gc_assets.report.metrics import FAMILIES, RENAMED
 from tests.commands import command_lines, commands_in_prose, console_blocks, error_in_block, error_in_prose
 from tests.lakes.nessie.scenarios import SCENARIOS
 
@@ -123,8 +123,11 @@ def test_configuration_page_contains_every_target_and_event() -> None:
 
 def test_metrics_page_matches_the_metrics() -> None:
     page = (ROOT / "docs" / "metrics.md").read_text()
-    lines = [line for name, labels, doc in FAMILIES for line in item(f"`gc_assets_{name}{{{','.join(labels)}}}`: {doc}")]
+    deprecated = {name for name, _, _ in RENAMED}
+    current = [family for family in FAMILIES if family[0] not in deprecated]
+    lines = [line for name, labels, doc in current for line in item(f"`gc_assets_{name}{{{','.join(labels)}}}`: {doc}")]
     assert "\n" + "\n".join(lines) + "\n\n" in page
+    assert {name for name in deprecated if f"`gc_assets_{name}`" not in page} == set()
 
 
 def test_s3_reference_contains_every_setting() -> None:
