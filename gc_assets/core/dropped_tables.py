@@ -42,7 +42,7 @@ class RememberedTable:
 
     Attributes:
         table_name: `namespace.table`, or None if unknown.
-        last_seen: Time of the last run that read the table.
+        last_seen: Time of the last run that read the table, or of a later apply that did.
         claims_by_uuid: True if claims belong to the table's uuid, False if they belong to the lake.
         metadata_location: Address of the newest known metadata file.
         newest_ms: Time of the newest known commit in milliseconds since 1970, or 0 without commits.
@@ -60,6 +60,8 @@ class RememberedTable:
         owns_from: Files written before this time do not belong to the table. If the table adopted
             older files, for example with `add_files`, this is the time of its oldest file. None if
             its files may be of any age.
+        last_run: Time at which the last run that read the table read the first ref of any lake.
+            None if no run read it.
     """
 
     lake: str
@@ -79,6 +81,12 @@ class RememberedTable:
     noun: str = TABLE
     other_catalog_since: datetime | None = None
     owns_from: datetime | None = None
+    last_run: datetime | None = None
+
+    @property
+    def read_by_run_at(self) -> datetime:
+        """The time of the last run that read the table. Unlike `last_seen`, no apply counts."""
+        return self.last_run or self.last_seen
 
     @property
     def claim_table(self) -> str:
@@ -206,7 +214,7 @@ def _with_first_file(table: RememberedTable, lake: LakeTables, previous: Sequenc
     known = next((item for item in previous if (item.lake, item.table_uuid) == (table.lake, table.table_uuid)), None)
     if known is not None:
         return replace(table, owns_from=known.owns_from)
-    runs = [item.last_seen for item in previous if (item.lake, item.catalog) == (table.lake, table.catalog)]
+    runs = [item.read_by_run_at for item in previous if (item.lake, item.catalog) == (table.lake, table.catalog)]
     if not runs or table.noun == REPOSITORY:
         return table
     without_it = max(runs).timestamp() * 1000

@@ -322,6 +322,13 @@ def test_table_owns_no_file_older_than_the_last_run_without_it() -> None:
     assert owns_from(remember_tables(memory, [observe(START + 2 * hours, "other")]))["other"] == START + hours - grace
 
 
+def test_apply_that_read_another_table_later_does_not_count_as_a_run_without_the_table() -> None:
+    known = RememberedTable("red", "u1", "a", "c", ("t/",), START + WAIT, last_run=START)
+    new = RememberedTable("red", "u2", "b", "c", ("u/",), START + 2 * WAIT)
+    (found,) = remember_tables([known], [LakeTables("red", "c", new.last_seen, (new,), frozenset({"u1", "u2"}), longest_write=WAIT)])
+    assert found.owns_from == START - WAIT
+
+
 def test_table_owns_the_older_files_that_it_adopted() -> None:
     table = RememberedTable("red", "u1", "t", "red", ("t/",), START, owns_from=START)
     other = replace(table, table_uuid="u2", owns_from=None)

@@ -6,6 +6,8 @@ later, so that only an expired commit of `db.a` names the file. Then `db.b` is d
 
 from __future__ import annotations
 
+import os
+import shutil
 from datetime import timedelta
 from pathlib import Path
 
@@ -121,3 +123,32 @@ def test_files_that_a_later_table_of_the_same_location_adopted_wait_with_the_dro
     assert keys <= shop.house.files().keys()
     shop.run(9.5)
     assert keys <= shop.house.planned_actions().keys()
+
+
+def test_older_files_that_a_later_table_adopted_wait_if_an_apply_read_the_dropped_table_last(spark: SparkSession, tmp_path: Path) -> None:
+    """A slow writer committed a file between the last run and the apply. The file is older than the run."""
+    shop = Shop(spark, tmp_path, "ab")
+    shop.tables["a"].overwrite(days_ago(20))
+    file = shop.house.warehouse / "db/a/data/00000-0-54dac18a-6746-44b9-97fd-64cd41078f8d.parquet"
+    shutil.copy(next(iter(shop.tables["a"].data_files())), file)
+    written = (NOW + timedelta(days=1.4)).timestamp()
+    os.utime(file, (written, written))
+    header = shop.run(1.5)
+    with shop.lake.at(shop.house.now + timedelta(hours=1)):
+        shop.tables["a"].table.refresh().add_files([f"file://{file}"])
+    os.utime(file, (written, written))
+    shop.house.now += timedelta(hours=20)
+    assert "done" in outcomes(shop.house.approve_and_apply(header))
+    shop.drop("a")
+    committed = shop.house.now + timedelta(hours=1)
+    new = shop.lake.table("db.a", committed)
+    with shop.lake.at(committed):
+        new.table.add_files([f"file://{file}"])
+    new.overwrite(committed + timedelta(hours=1))
+    os.utime(file, (written, written))
+    for day in (4, 10):
+        shop.run(day)
+        assert shop.waits_for("a") is not None
+        assert shop.house.key(file) not in shop.house.keys("deletion_plan")
+    shop.run(11.5)
+    assert shop.house.key(file) in shop.house.keys("deletion_plan")

@@ -762,9 +762,8 @@ class DroppedFinder:
         directories = pc.replace_substring_regex(keys, "[^/]*$", "").dictionary_encode()
         claimed = pa.array(map(self.present_ages.of_directory, directories.dictionary.to_pylist()), modified.type)
         since = claimed.take(directories.indices)
-        # The age of a claim is the time of an earlier run, and runs of one date read the same refs.
-        dates = [item.table.last_seen.replace(hour=0, minute=0, second=0, microsecond=0) for item in self.found.tables]
-        is_later = pc.greater_equal(since, pa.array(dates, modified.type).take(index))
+        runs = [item.table.read_by_run_at for item in self.found.tables]
+        is_later = pc.greater_equal(since, pa.array(runs, modified.type).take(index))
         return pc.fill_null(pc.and_(is_later, pc.less(modified, since)), False)
 
     def find_written(self, keys: pa.Array) -> pa.Array:

@@ -225,7 +225,10 @@ def list_lake_tables(
     context: RunContext, refs: Iterable[PublishedTable], claims: Sequence[Claim] = (), known: Mapping[str, KnownTable] | None = None
 ) -> list[LakeTables]:
     """Return the tables that each lake lists in this run or verification mark."""
-    return [_list_tables(context, table, claims, known or {}) for table in refs]
+    refs = list(refs)
+    first = min((table.summary(LakeRefsSummary).frozen_at for table in refs), default=None)
+    lakes = [_list_tables(context, table, claims, known or {}) for table in refs]
+    return [replace(lake, tables=tuple(replace(table, last_run=first) for table in lake.tables)) for lake in lakes]
 
 
 def catalog_identity(context: RunContext, lake_name: str) -> str:
