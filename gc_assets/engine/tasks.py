@@ -48,6 +48,8 @@ MAX_TRIAL_BYTES: Final = 16 * 2**20
 def run_single_task(spark: SparkSession, task: Task, rows: int, files: int) -> Sequence[Any]:
     """Run a task that is not divided into work items.
 
+    Executors on this machine would neither save memory nor run it faster.
+
     Args:
         spark: The session.
         task: The task.
@@ -57,7 +59,7 @@ def run_single_task(spark: SparkSession, task: Task, rows: int, files: int) -> S
     Returns:
         The rows that the task reports, with the columns `PARTS_DDL`.
     """
-    return run_in_process(task, [task_numbers(1)]) if fits_in_process(rows, files) else _run_remote(spark, task, 1)
+    return run_in_process(task, [task_numbers(1)]) if table_fits_in_process(spark, rows, files) else _run_remote(spark, task, 1)
 
 
 def run_tasks(spark: SparkSession, task: Task, pieces: int, size_bytes: int) -> Sequence[Any]:
@@ -126,7 +128,7 @@ def has_run_no_job(spark: SparkSession) -> bool:
 
 
 def table_fits_in_process(spark: SparkSession, rows: int, files: int) -> bool:
-    """Check if a table with this many rows and files should be computed in this process."""
+    """Check if a single task that reads this many rows and files should run in this process."""
     return fits_in_process(rows, files) or (rows <= MAX_LOCAL_ROWS and files <= MAX_LOCAL_FILES and is_local(spark))
 
 

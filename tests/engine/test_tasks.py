@@ -17,6 +17,7 @@ from gc_assets.engine import sessions, tasks
 from gc_assets.engine.arrow_frames import has_arrow_frames
 from gc_assets.engine.parquet_scan import ParquetScan
 from gc_assets.engine.progress import count_jobs
+from gc_assets.engine.tables import report_parts
 from gc_assets.stages.delete.restore import restore
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.schemas import STORAGE_INVENTORY
@@ -133,6 +134,26 @@ def _count_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield pa.RecordBatch.from_pydict({"rows": [sum(batch.num_rows for batch in batches)]})
 
 
+def test_single_task_runs_in_this_process_if_executors_share_the_machine(spark: SparkSession) -> None:
+    if not sessions.is_local(spark):
+        pytest.skip("the limit applies to local sessions, and others report no number of jobs")
+
+    def count_jobs_of(rows: int, files: int) -> int:
+        before = count_jobs(spark) or 0
+        (report,) = tasks.run_single_task(spark, _report_nothing, rows, files)
+        assert report["digest"] == 7
+        return (count_jobs(spark) or 0) - before
+
+    assert count_jobs_of(tasks.MAX_LOCAL_ROWS, tasks.MAX_LOCAL_FILES) == 0
+    assert count_jobs_of(tasks.MAX_LOCAL_ROWS + 1, 1) == 1
+    assert count_jobs_of(1, tasks.MAX_LOCAL_FILES + 1) == 1
+
+
+def _report_nothing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for _ in batches:
+        yield report_parts([], 7)
+
+
 def test_small_apply_starts_one_job_per_join(spark: SparkSession, tmp_path: Path) -> None:
     """The joins are the histories before and after the edits, the plan with the needs, and the
     directories of the plan before and after the edits.
@@ -182,7 +203,7 @@ def test_apply_and_restore_are_equal_in_process_and_remote(spark: SparkSession, 
     local = apply_and_restore(no_spark)
     house.now += timedelta(days=1)
     monkeypatch.setattr(sessions, "MAX_SMALL_ROWS", -1)
-    monkeypatch.setattr(tasks, "MAX_IN_PROCESS_ROWS", -1)
-    monkeypatch.setattr(tasks, "MAX_IN_PROCESS_ACTIONS", -1)
+    for limit in ("MAX_IN_PROCESS_ROWS", "MAX_LOCAL_ROWS", "MAX_IN_PROCESS_ACTIONS"):
+        monkeypatch.setattr(tasks, limit, -1)
     assert all(len(rows) > 2 for rows in local)
     assert apply_and_restore(lambda: spark) == local

@@ -232,16 +232,17 @@ class IcebergLake:
                 "the file that was frozen. All machines must read the same storage, and no program may overwrite the file; run again"
             )
         for snapshot in table.snapshots:
+            summary = snapshot.summary
             manifest_list = ContentRoot(snapshot.manifest_list, Kind.MANIFEST_LIST, is_container=True)
             yield Commit(
                 commit_id=snapshot.snapshot_id,
                 parents=() if snapshot.parent_id is None else (snapshot.parent_id,),
                 committed_at=snapshot.committed_at,
                 content_roots=(manifest_list, *snapshot.files),
-                message=snapshot.summary.get("operation"),
+                message=summary.get("operation"),
                 table_uuid=table.table_uuid,
                 table_name=source.table_name,
-                summary=snapshot.summary,
+                summary=summary,
             )
 
     def decode(self, container: Container, raw: bytes) -> pa.RecordBatch:

@@ -53,14 +53,24 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One entry of `snapshots`. `files` are its statistics files in the order of the metadata."""
+    """One entry of `snapshots`.
+
+    Attributes:
+        raw_summary: Summary fields and ids of the snapshot, with the types of the JSON document.
+        files: Statistics files in the order of the metadata.
+    """
 
     snapshot_id: str
     parent_id: str | None
     committed_at: datetime
     manifest_list: str
-    summary: Mapping[str, str]
+    raw_summary: Mapping[str, Any]
     files: tuple[ContentRoot, ...]
+
+    @property
+    def summary(self) -> Mapping[str, str]:
+        """The summary as text. It is converted on access, because a freeze does not need it."""
+        return {_as_text(key): _as_text(value) for key, value in self.raw_summary.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,6 +345,8 @@ def is_gc_enabled(properties: Mapping[str, str]) -> bool:
 
 def _as_text(value: object) -> str:
     """Convert a value to text that can be encoded. Use it only for display."""
+    if isinstance(value, str) and value.isascii():
+        return value
     return (_describe(value) if isinstance(value, dict | list) else str(value)).encode("utf-8", "backslashreplace").decode()
 
 
@@ -357,9 +369,9 @@ class _JsonObject:
             return None
         if not isinstance(value, type_) or isinstance(value, bool):
             raise FormatError(f"{self.address}: `{key}` of {self.path} must be {type_.__name__}, found {_describe(value)}")
-        if isinstance(value, int) and value not in _INT64:
+        if type_ is int and value not in _INT64:
             raise FormatError(f"{self.address}: `{key}` of {self.path} is outside 64 bits, found {_describe(value)}")
-        if isinstance(value, str) and not is_text(value):
+        if type_ is str and not is_text(cast("str", value)):
             raise FormatError(f"{self.address}: `{key}` of {self.path} contains a lone surrogate, found {_describe(value)}")
         return value
 
@@ -406,7 +418,7 @@ def _parse_snapshot(item: _JsonObject, files_of: Mapping[int, list[ContentRoot]]
         parent_id=None if parent is None else str(parent),
         committed_at=_parse_timestamp(item),
         manifest_list=manifest_list,
-        summary={_as_text(key): _as_text(value) for key, value in {**summary, **extra}.items() if value is not None},
+        raw_summary={**summary, **extra},
         files=tuple(files_of.get(snapshot_id, ())),
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -41,6 +41,9 @@ from gc_assets.state.parts import read_parts
 from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_LOG, EXPIRY_PLAN, LAKE_REFS, LIVE_CONTENTS, REACHABLE_SNAPSHOTS
 from gc_assets.state.summaries import CommitGraphSummary, ExpiryPlanSummary, LakeRefsSummary, LiveContentsSummary, ReachableSnapshotsSummary
+
+# Columns that identify a commit.
+_COMMIT: Final = ["table_uuid", "commit_id"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +193,7 @@ class _ApplyRetention:
             rows = list(_read_log(self.files, self.logs))
             refs, log = replace(self.refs, edits=_select_made(rows)), BranchLog.of(rows)
             retention, unread = self._retain(refs, commits, log)
-            self._check(commits, retention.reachable)
+            verify_states(self.refs.lake, commits, retention.reachable)
             reachable = write_rows(retention.reachable, REACHABLE_SNAPSHOTS, self.runs.reachable, self.files)
             edits = retention.expiry
             if unread is None:
@@ -235,15 +238,27 @@ class _ApplyRetention:
         reachable = pa.Table.from_pylist(rows, REACHABLE_SNAPSHOTS.schema)
         return Retention(reachable, EXPIRY_PLAN.schema.empty_table()), unread
 
-    def _check(self, commits: pa.Table, reachable: pa.Table) -> None:
-        expected, found = _commit_keys(commits), _commit_keys(reachable)
-        if expected != found or len(found) != reachable.num_rows:
-            example = next(iter(expected ^ found), None)
-            raise StateError(
-                f"lake {self.refs.lake}: the policy returned {reachable.num_rows:,} states for {len(expected):,} commits, for example "
-                f"{example}; a commit without a state would lose its files, so nothing is published"
-            )
 
+def verify_states(lake_name: str, commits: pa.Table, reachable: pa.Table) -> None:
+    """Verify that a policy has returned exactly one state for each commit.
 
-def _commit_keys(rows: pa.Table) -> set[tuple[str | None, str]]:
-    return set(zip(rows.column("table_uuid").to_pylist(), rows.column("commit_id").to_pylist(), strict=True))
+    Args:
+        lake_name: Name of the lake.
+        commits: Rows of `commit_graph`.
+        reachable: Rows of `reachable_snapshots`.
+
+    Raises:
+        StateError: If a commit has no state or several, or a state belongs to no commit.
+    """
+    expected = commits.group_by(_COMMIT).aggregate([])
+    weighted = [
+        rows.append_column("weight", pa.repeat(weight, rows.num_rows)) for weight, rows in ((1, expected), (2, reachable.select(_COMMIT)))
+    ]
+    sums = pa.concat_tables(weighted).group_by(_COMMIT).aggregate([("weight", "sum")])
+    wrong = sums.filter(pc.not_equal(sums.column("weight_sum"), 3))  # one commit and one state
+    if wrong.num_rows:
+        example = tuple(wrong.select(_COMMIT).slice(0, 1).to_pylist()[0].values())
+        raise StateError(
+            f"lake {lake_name}: the policy returned {reachable.num_rows:,} states for {expected.num_rows:,} commits, for example "
+            f"{example}; a commit without a state would lose its files, so nothing is published"
+        )

@@ -473,7 +473,8 @@ def large_lake() -> Generator[None]:
         bounds.setattr(live_hashes, "MAX_IN_PROCESS_HASHES", 0)
         bounds.setattr(live_hashes, "MAX_LOCAL_HASHES", 0)
         bounds.setattr(live_set, "MAX_IN_PROCESS_ENTRIES", 0)
-        bounds.setattr(tasks, "MAX_IN_PROCESS_ROWS", 0)
+        for limit in ("MAX_IN_PROCESS_ROWS", "MAX_LOCAL_ROWS"):
+            bounds.setattr(tasks, limit, 0)
         yield
 
 
