@@ -19,18 +19,22 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, Final
 
-from benchmarks import commands, iceberg_lake
+from benchmarks import commands, iceberg_lake, many_tables, one_table, scale
 from benchmarks.cache import is_complete
 from benchmarks.comparison import Measurement, Passes, compare
 from benchmarks.nessie_lake import peer_seconds
 from benchmarks.resident import ROOT, Resident
 from benchmarks.results import Sample
+from benchmarks.scale import CLUSTER, ScaleSubject
 from benchmarks.targets import Pick, Row
 from gc_assets.demo.sample import ensure_demo
 
 MIB: Final = 2**20
 GIB: Final = 2**30
 MOVES: Final = 100_000
+SCALE_FILES: Final = 10_000_000
+SCALE_TABLES: Final = many_tables.Size(tables=1_000, commits=200)
+ONE_WORKER, TWO_CORES = "local[1]", "local[2]"
 APPLY_PROGRAM: Final = [sys.executable, "-m", "benchmarks.applying"]
 Samples = dict[str, Sample]
 
@@ -107,31 +111,77 @@ def pick_sample(pick: Pick, measured: Sequence[Measurement], recorded: float | N
     Raises:
         RuntimeError: The comparison has no such run, or there is nothing to compare it with.
     """
-
-    def find_run(tool: str, run: str) -> Measurement:
-        for item in measured:
-            if (item.tool, item.run, item.cold) == (tool, run, pick.start == "cold"):
-                return item
-        raise RuntimeError(f"there is no {pick.start} {run} run of {tool}")
-
-    ours = find_run("gc-assets", pick.run)
-    steps = {stage["stage"]: stage["wall"] for stage in ours.answer.get("stages", [])}
+    ours = _find_run(measured, "gc-assets", pick.run, pick.start)
+    steps = _seconds_of_stages(ours)
     if pick.of == "jobs":
         jobs = {stage["stage"]: float(stage["jobs"]) for stage in ours.answer["stages"] if stage["jobs"]}
         return Sample(value=sum(jobs.values()), details={f"jobs of {name}": count for name, count in jobs.items()}, steps=steps)
     details = {"CPU, s": ours.cpu, "peak, MiB": ours.answer["total"]["peak_bytes"] / MIB}
+    if pick.of == "peak":
+        total = ours.answer["total"]
+        parts = {"of it driver, MiB": total["peak_driver_bytes"] / MIB, "of it JVM, MiB": total["peak_jvm_bytes"] / MIB}
+        return Sample(value=total["peak_bytes"] / MIB, details=parts)
+    if pick.of == "state":
+        (size,) = (stage["state_bytes"] for stage in ours.answer["stages"] if stage["stage"] == "live_files")
+        files = ours.answer["live_files"]
+        return Sample(value=size / files, details={"state, bytes": size, "live files": files})
     if pick.of == "seconds":
         return Sample(value=ours.wall, details=details, steps=steps)
     if pick.of == "first run":
-        other = {"first run, s": find_run("gc-assets", "first").wall}
+        other = {"first run, s": _find_run(measured, "gc-assets", "first", pick.start).wall}
     elif pick.of == "peer" or any(item.tool == "peer" for item in measured):
-        theirs = find_run("peer", "second" if pick.run == "unlisted" else pick.run)
+        theirs = _find_run(measured, "peer", "second" if pick.run == "unlisted" else pick.run, pick.start)
         other = {"peer, s": theirs.wall, "peer's CPU, s": theirs.cpu}
     elif recorded is not None:
         other = {"recorded, s": recorded}
     else:
         raise RuntimeError("no recorded seconds of the peer for this lake")
     return Sample(value=ours.wall / next(iter(other.values())), details={"ours, s": ours.wall, **details, **other}, steps=steps)
+
+
+def pick_speed_up(pick: Pick, one: Sequence[Measurement], two: Sequence[Measurement]) -> Sample:
+    """Return the seconds of one worker divided by those of two.
+
+    Raises:
+        RuntimeError: They found different numbers of unreferenced files, or there is no such run.
+    """
+    slow, fast = (_find_run(measured, "gc-assets", pick.run, pick.start) for measured in (one, two))
+    counts = [item.answer["unreferenced"] for item in (slow, fast)]
+    if counts[0] != counts[1]:
+        raise RuntimeError(f"{pick.run} run: one worker found {counts[0]} unreferenced files, two workers {counts[1]}")
+    details = {"one worker, s": slow.wall, "two workers, s": fast.wall}
+    return Sample(value=slow.wall / fast.wall, details=details, steps=_seconds_of_stages(fast))
+
+
+def _find_run(measured: Sequence[Measurement], tool: str, run: str, start: str) -> Measurement:
+    for item in measured:
+        if (item.tool, item.run, item.cold) == (tool, run, start == "cold"):
+            return item
+    raise RuntimeError(f"there is no {start} {run} run of {tool}")
+
+
+def _seconds_of_stages(item: Measurement) -> dict[str, float]:
+    return {stage["stage"]: stage["wall"] for stage in item.answer.get("stages", [])}
+
+
+def required_engines(picks: Collection[Pick]) -> list[str]:
+    """Return the engines that these figures of a large lake need."""
+    compared = [pick.of == "one worker" for pick in picks]
+    return [*([TWO_CORES] if not all(compared) else []), *([ONE_WORKER, CLUSTER] if any(compared) else [])]
+
+
+def measure_scale(subject: Callable[[Path, str], ScaleSubject], setup: Setup, rows: Sequence[Row]) -> Samples:
+    """Measure a large lake once on each engine that the rows need.
+
+    Args:
+        subject: Returns the lake in a cache directory with one of the engines.
+    """
+    picks = {row.name: row.pick for row in rows if row.pick is not None}
+    found = scale.measure((subject(setup.cache, engine) for engine in required_engines(picks.values())), setup.cache)
+    return {
+        name: pick_speed_up(pick, found[ONE_WORKER], found[CLUSTER]) if pick.of == "one worker" else pick_sample(pick, found[TWO_CORES])
+        for name, pick in picks.items()
+    }
 
 
 def measure_runs(kind: str, size: str, setup: Setup, rows: Sequence[Row]) -> Samples:
@@ -223,6 +273,12 @@ def _make_test(_: Setup, rows: Sequence[Row]) -> Samples:
     return {row.name: Sample(value=perf_counter() - started) for row in rows}
 
 
+def _mark_lines(_: Setup, rows: Sequence[Row]) -> Samples:
+    files = (ROOT / "gc_assets" / "stages" / "mark").rglob("*.py")
+    lines = sum(len(path.read_text().splitlines()) for path in files)
+    return {row.name: Sample(value=lines) for row in rows}
+
+
 def _output(command: Sequence[str]) -> str:
     """Return the output of a command of this checkout.
 
@@ -248,9 +304,28 @@ GROUPS: Final[Mapping[str, Group]] = {
     "nessie-l": Group(partial(measure_runs, "nessie", "l"), 100, "nessie-l", 600, 2 * GIB, 320_000),
     "nessie-d": Group(partial(measure_runs, "nessie", "d"), 70, "nessie-d", 300, GIB, 40_000),
     "nessie-r": Group(partial(measure_runs, "nessie", "r"), 70, "nessie-r", 300, GIB, 20_000),
+    "scale-files": Group(
+        partial(measure_scale, partial(ScaleSubject.of_files, SCALE_FILES)),
+        190,
+        one_table.directory_name(SCALE_FILES),
+        90,
+        4 * GIB,
+        2_000,
+        2 * GIB,
+    ),
+    "scale-tables": Group(
+        partial(measure_scale, partial(ScaleSubject.of_tables, SCALE_TABLES)),
+        965,
+        many_tables.directory_name(SCALE_TABLES),
+        400,
+        6 * GIB,
+        650_000,
+        GIB,
+    ),
     "lakefs": Group(_lakefs, 90, run_bytes=GIB),
     "demo": Group(_demo, 60),
     "demo-warm": Group(_demo_warm, 60),
     "moves": Group(_moves, 150, run_bytes=2 * GIB, run_files=320_000),
+    "mark-lines": Group(_mark_lines, 1, run_bytes=0, run_files=0),
     "make-test": Group(_make_test, 1_000, run_bytes=4 * GIB, run_files=100_000),
 }

@@ -40,9 +40,14 @@ class Size:
     commits: int
 
 
+def directory_name(size: Size) -> str:
+    """Return the name of the lake in the cache."""
+    return f"iceberg-{size.tables}-tables-{size.commits}-commits"
+
+
 def ensure_lake(cache: Path, size: Size) -> IcebergLake:
     """Return the cached lake of a size. Build it if it is missing or incomplete."""
-    lake = IcebergLake(cache.resolve() / f"iceberg-{size.tables}-tables-{size.commits}-commits")
+    lake = IcebergLake(cache.resolve() / directory_name(size))
     if prepare_build(lake.root):
         build(lake, size)
     return lake

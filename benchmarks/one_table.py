@@ -26,9 +26,14 @@ DAY: Final = "2025-06-01"
 PROPERTIES: Final = {"write.avro.compression-codec": "null"}
 
 
+def directory_name(files: int) -> str:
+    """Return the name of the lake in the cache."""
+    return f"iceberg-one-table-of-{files}-files"
+
+
 def ensure_lake(cache: Path, files: int) -> IcebergLake:
     """Return the cached lake with this number of files. Build it if it is missing or incomplete."""
-    lake = IcebergLake(cache.resolve() / f"iceberg-one-table-of-{files}-files")
+    lake = IcebergLake(cache.resolve() / directory_name(files))
     if prepare_build(lake.root):
         build(lake, files)
     return lake

@@ -16,7 +16,7 @@ from benchmarks.targets import MORE_IS_BETTER, Model, Row
 
 Outcome = Literal["measured", "failed", "skipped", "not built"]
 Verdict = Literal["met", "missed", "failed", "skipped", "not built"]
-Trend = Literal["slower", "faster", "same", "one run each"]
+Trend = Literal["worse", "better", "same", "one run each"]
 
 
 class Sample(Model):
@@ -121,7 +121,7 @@ class Change(Model):
             return "one run each"
         if abs(self.now - self.earlier) <= (self.value_range or 0.0):
             return "same"
-        return "slower" if (self.now > self.earlier) != (self.row.unit in MORE_IS_BETTER) else "faster"
+        return "worse" if (self.now > self.earlier) != (self.row.unit in MORE_IS_BETTER) else "better"
 
 
 def changes(earlier: Report, now: Report) -> dict[str, Change]:

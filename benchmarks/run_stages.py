@@ -60,12 +60,13 @@ class StageRunner:
             with self._meter.measure() as usage:
                 self._runtime = self._runtime or SparkRuntime.from_config(config.spark)
                 spark = self._runtime.session(partial(was_small, config))
-            stages.append({"stage": "session", "rows": 0, "jobs": 0, **asdict(usage)})
+            stages.append({"stage": "session", "rows": 0, "jobs": 0, "state_bytes": 0, **asdict(usage)})
             for name, stage in build_stages(spark, context):
                 jobs = count_jobs(spark) or 0
                 with self._meter.measure() as usage:
                     published = stage()
-                stages.append({"stage": name, "rows": published.receipt.rows, "jobs": (count_jobs(spark) or 0) - jobs, **asdict(usage)})
+                rows, size = published.receipt.rows, sum(part.size_bytes for part in published.receipt.parts)
+                stages.append({"stage": name, "rows": rows, "jobs": (count_jobs(spark) or 0) - jobs, "state_bytes": size, **asdict(usage)})
         found = published.receipt.summary
         header = header_of(published)
         return {

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from time import perf_counter
+from types import MappingProxyType
 from typing import Final
 
 import click
@@ -27,6 +28,7 @@ from gc_assets.resources.class_archive import archive_path
 from gc_assets.resources.java import ensure_java_home
 
 QUICK_SECONDS: Final = 120.0
+INTERRUPTED: Final = "interrupted"
 Log = Callable[[str], None]
 SaveResults = Callable[[Sequence[Result]], None]
 
@@ -39,65 +41,74 @@ def measure_rows(
     *,
     quick: bool = False,
     groups: Mapping[str, Group] = GROUPS,
+    earlier: Mapping[str, Sequence[Sample]] = MappingProxyType({}),
     save_results: SaveResults = lambda _: None,
 ) -> list[Result]:
     """Measure rows, `repeat` times per group.
 
-    If a group fails or is interrupted, its rows report the reason and the remaining groups are
-    measured. After Ctrl-C all remaining rows count as failed.
+    If a group fails, its rows report the reason and the remaining groups are measured. After Ctrl-C
+    all incomplete rows count as failed. Each row keeps the samples so far.
 
     Args:
-        save_results: Called after each group with all results so far.
+        earlier: The samples of an interrupted run, by row. Only missing samples are measured.
+        save_results: Called after each repeat with the results of all rows.
 
     Returns:
         One result per row, in the order of `rows`.
     """
-    found = {row.name: Result(row=row, outcome="not built", reason=row.not_built) for row in rows if row.group is None}
+    found = {row.name: _build_result(row, earlier.get(row.name, ()), repeat, INTERRUPTED) for row in rows}
     names = list(dict.fromkeys(row.group for row in rows if row.group is not None))
     try:
         for number, name in enumerate(names, 1):
-            members = [row for row in rows if row.group == name]
-            found |= {
-                result.row.name: result
-                for result in _measure_group(groups[name], members, setup, repeat, _prefix_log(log, name, number, len(names)), quick=quick)
-            }
-            save_results([found[row.name] for row in rows if row.name in found])
+            members, log_group = [found[row.name] for row in rows if row.group == name], _prefix_log(log, name, number, len(names))
+            for results in _measure_group(groups[name], members, setup, repeat, log_group, quick=quick):
+                found |= {result.row.name: result for result in results}
+                save_results(list(found.values()))
     except KeyboardInterrupt:
-        log("interrupted")
-    return [found.get(row.name, Result(row=row, outcome="failed", reason="interrupted")) for row in rows]
+        log("interrupted; --resume continues a run with --save")
+    return list(found.values())
 
 
-def _measure_group(group: Group, rows: Sequence[Row], setup: Setup, repeat: int, log: Log, *, quick: bool) -> list[Result]:
+def _measure_group(group: Group, results: Sequence[Result], setup: Setup, repeat: int, log: Log, *, quick: bool) -> Iterator[list[Result]]:
+    """Yield the results of incomplete rows after each repeat."""
+    rows = [result.row for result in results if len(result.samples) < repeat]
+    if not rows:
+        log("already measured")
+        return
+    samples = {result.row.name: list(result.samples) for result in results}
     reason = _too_long(group, setup.cache) if quick else None
     reason = reason or group.missing_space(setup.cache)
     if reason is not None:
         log(f"skipped: {reason}")
-        return [Result(row=row, outcome="skipped", reason=reason) for row in rows]
+        yield [Result(row=row, outcome="skipped", samples=tuple(samples[row.name]), reason=reason) for row in rows]
+        return
     needs_build = ", after the lake is built" if group.needs_build(setup.cache) else ""
     log(f"{len(rows)} rows, {repeat} repeats of about {group.seconds:.0f} s{needs_build}")
-    samples: dict[str, list[Sample]] = {row.name: [] for row in rows}
     failure = ""
-    for time in range(1, repeat + 1):
-        started = perf_counter()
+    for time in range(1 + min(len(samples[row.name]) for row in rows), repeat + 1):
+        missing, started = [row for row in rows if len(samples[row.name]) < time], perf_counter()
         try:
-            for name, sample in group.measure(setup, rows).items():
-                samples[name].append(sample)
+            measured = group.measure(setup, missing)
+            for row in missing:
+                samples[row.name].append(measured[row.name])
         except Exception as error:  # noqa: BLE001  (after any failure the other groups are measured)
             failure = f"{type(error).__name__}: {error}"
             log(f"failed: {failure}")
-            break
-        values = ", ".join(f"{row.name} {samples[row.name][-1].value:.2f}" for row in rows if samples[row.name])
-        log(f"{time} of {repeat} took {perf_counter() - started:.0f} s: {values}")
-    return list(_results(rows, samples, repeat, failure))
-
-
-def _results(rows: Sequence[Row], samples: Mapping[str, Sequence[Sample]], repeat: int, failure: str) -> Iterator[Result]:
-    for row in rows:
-        found = tuple(samples[row.name])
-        if len(found) == repeat:
-            yield Result(row=row, samples=found)
         else:
-            yield Result(row=row, outcome="failed", samples=found, reason=failure or f"{len(found)} samples of {repeat}")
+            values = ", ".join(f"{row.name} {samples[row.name][-1].value:.2f}" for row in missing)
+            log(f"{time} of {repeat} took {perf_counter() - started:.0f} s: {values}")
+        yield [_build_result(row, samples[row.name], repeat, failure or INTERRUPTED) for row in rows]
+        if failure:
+            return
+
+
+def _build_result(row: Row, samples: Sequence[Sample], repeat: int, reason: str) -> Result:
+    """Return the result of a row, which is failed for this reason if samples are missing."""
+    if row.group is None:
+        return Result(row=row, outcome="not built", reason=row.not_built)
+    if len(samples) >= repeat:
+        return Result(row=row, samples=tuple(samples))
+    return Result(row=row, outcome="failed", samples=tuple(samples), reason=reason)
 
 
 def _too_long(group: Group, cache: Path) -> str | None:
@@ -125,7 +136,10 @@ def _prefix_log(log: Log, name: str, number: int, of: int) -> Log:
 @click.option(
     "--save",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Write the results to this file after each group, for a later --compare.",
+    help="Write the results to this file after each repeat, for a later --compare or --resume.",
+)
+@click.option(
+    "--resume", is_flag=True, help="Keep the samples in the file of --save, and measure only missing ones. Needs the same commit."
 )
 @click.option("--compare", "earlier", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Compare with a saved run.")
 @click.option("--strict", is_flag=True, help="Also exit with 1 if a row misses its target or was skipped.")
@@ -145,6 +159,7 @@ def all_command(
     quick: bool,
     list_: bool,
     save: Path | None,
+    resume: bool,
     earlier: Path | None,
     strict: bool,
     nessie_gc: Path | None,
@@ -163,12 +178,17 @@ def all_command(
         click.echo("\n".join(format_rows(rows if patterns else ROWS, {name: one.seconds for name, one in GROUPS.items()})))
         return
     before = _read(earlier) if earlier is not None else None
+    began = read_commit()
+    kept = _read_saved(save, began) if resume else ()
+    others = [result for result in kept if result.row.name not in {row.name for row in rows}]
     cache.mkdir(exist_ok=True)
     compile_bytecode()
     at, load = datetime.now(UTC), os.getloadavg()[0]
 
     def report(results: Sequence[Result]) -> Report:
-        return Report(at=at, commit=_commit(), repeat=repeat, machine=_machine(load), results=tuple(results))
+        now = read_commit()
+        commit = began if now == began else f"{began}..{now}"
+        return Report(at=at, commit=commit, repeat=repeat, machine=_machine(load), results=(*results, *others))
 
     def save_results(results: Sequence[Result]) -> None:
         if save is not None:
@@ -178,7 +198,8 @@ def all_command(
 
     with redirect_output():
         setup, log = Setup(cache, nessie_gc), partial(click.echo, err=True)
-        found = measure_rows(rows, setup, repeat, log, quick=quick, groups=GROUPS, save_results=save_results)
+        samples = {result.row.name: result.samples for result in kept}
+        found = measure_rows(rows, setup, repeat, log, quick=quick, groups=GROUPS, earlier=samples, save_results=save_results)
     save_results(found)
     now = report(found)
     compared = changes(before, now) if before is not None else None
@@ -219,6 +240,25 @@ def _read(path: Path) -> Report:
         raise click.UsageError(f"{path} was not written by --save: {error.errors()[0]['msg']}") from None
 
 
+def _read_saved(path: Path | None, commit: str) -> Sequence[Result]:
+    """Return the results that a run of this commit has saved.
+
+    Raises:
+        click.UsageError: No file was given, or it has results of other code.
+    """
+    if path is None:
+        raise click.UsageError("--resume needs --save FILE, the file of the interrupted run")
+    if not path.exists():
+        return ()
+    saved = _read(path)
+    if not commit or commit.endswith("+") or saved.commit != commit:
+        raise click.UsageError(
+            f"{path} was measured at commit {saved.commit or 'unknown'}, and this checkout is at {commit or 'unknown'}. --resume needs "
+            "the same commit without changes (+). Check it out, or measure all rows with another file."
+        )
+    return saved.results
+
+
 def compile_bytecode() -> None:
     """Compile the code first: an installed package is compiled."""
     subprocess.run([sys.executable, "-m", "compileall", "-q", "gc_assets", "benchmarks"], cwd=ROOT, check=True)
@@ -239,11 +279,13 @@ def _machine(load_before: float) -> Machine:
     )
 
 
-def _commit() -> str:
+def read_commit() -> str:
+    """Return the commit of the checkout, with `+` if tracked files have changed."""
+
     def git(*arguments: str) -> str:
         return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
-        return git("rev-parse", "--short", "HEAD") + ("+" if git("status", "--porcelain") else "")
+        return git("rev-parse", "--short", "HEAD") + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")
     except (OSError, subprocess.CalledProcessError):
         return ""

@@ -15,6 +15,15 @@ MIB = 1024 * 1024
 # Longer values are printed in minutes.
 MINUTES_FROM: Final = 120.0
 LONGEST_STEPS: Final = 6
+_FORMATS: Final[Mapping[Unit, str]] = {
+    "ratio": "{:.2f}",
+    "times": "{:.2f} times",
+    "MiB": "{:,.0f} MiB",
+    "bytes": "{:.2f} bytes",
+    "lines": "{:,.0f} lines",
+    "jobs": "{:.0f}",
+    "files/s": "{:,.0f} files/s",
+}
 PAGE_COLUMNS: Final = 100
 
 
@@ -116,10 +125,10 @@ def format_longest_steps(report: Report) -> Iterator[str]:
 
 
 def format_changes(earlier: Report, compared: Mapping[str, Change]) -> Iterator[str]:
-    """Yield the rows that became slower or faster by more than their range."""
+    """Yield the rows that became worse or better by more than their range."""
     yield f"Compared with commit {earlier.commit or 'unknown'} of {earlier.at:%Y-%m-%d %H:%M} UTC ({len(compared)} rows in both):"
     yield ""
-    for trend in ("slower", "faster"):
+    for trend in ("worse", "better"):
         found = [f"{change.row.title} ({change.ratio:.2f})" for change in compared.values() if change.trend == trend]
         yield from wrap(f"- {trend} by more than its range: {', '.join(found) or 'nothing'}", PAGE_COLUMNS, subsequent_indent="  ")
     single = sum(change.trend == "one run each" for change in compared.values())
@@ -134,12 +143,8 @@ def _format_range(result: Result) -> str:
 
 
 def _format_value(unit: Unit, value: float) -> str:
-    if unit == "ratio":
-        return f"{value:.2f}"
-    if unit == "jobs":
-        return f"{value:.0f}"
-    if unit == "files/s":
-        return f"{value:,.0f} files/s"
+    if unit != "s":
+        return _FORMATS[unit].format(value)
     return f"{value / 60:.1f} min" if value >= MINUTES_FROM else f"{value:.1f} s" if value >= 1 else f"{value:.2f} s"
 
 

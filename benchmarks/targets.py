@@ -11,9 +11,10 @@ from typing import Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 
-Unit = Literal["ratio", "s", "jobs", "files/s"]
-MORE_IS_BETTER: Final[frozenset[Unit]] = frozenset({"files/s"})
-
+Unit = Literal["ratio", "times", "s", "MiB", "bytes", "lines", "jobs", "files/s"]
+MORE_IS_BETTER: Final[frozenset[Unit]] = frozenset({"times", "files/s"})
+# 2.5 GB.
+PEAK_MIB: Final = 2_384
 
 # Names of fields in results of 0.3 that `--compare` still reads.
 RENAMED: Final = {"night": "run", "measuring": "group", "beside": "details", "why": "reason"}
@@ -34,13 +35,15 @@ class Pick(Model):
     """The figure of a row within the runs of a lake.
 
     `peer` and `recorded` are our seconds divided by those of the peer, from the same call or from a
-    record. `first run` is the ratio to our own first run. `seconds` and `jobs` are absolute. The run
-    `unlisted` is a second run without a listing of the storage, and the peer's is its second run.
+    record. `first run` is the ratio to our own first run. `one worker` are the seconds of one worker
+    divided by those of two. `seconds`, `jobs` and `peak` (MiB) are absolute. `state` are the bytes
+    that the run publishes for `live_files`, per live file. The run `unlisted` is a second run
+    without a listing of the storage, and the peer's is its second run.
     """
 
     run: Literal["first", "second", "unlisted"]
     start: Literal["cold", "warm"]
-    of: Literal["seconds", "jobs", "peer", "recorded", "first run"] = "seconds"
+    of: Literal["seconds", "jobs", "peak", "state", "peer", "recorded", "first run", "one worker"] = "seconds"
 
     @field_validator("of", mode="before")
     @classmethod
@@ -138,6 +141,31 @@ def _nessie_rows(size: str, target: float, second: float = 0.5) -> tuple[Row, Ro
     )
 
 
+def _scale_rows(group: str, lake: str, run: Literal["first", "second"], target: float) -> tuple[Row, Row]:
+    title = f"{lake}, `local[2]`, {run} run"
+    peak = Pick(run=run, start="cold", of="peak")
+    return (
+        Row(name=f"{group}-{run}", title=title, unit="s", target=target, group=group, pick=Pick(run=run, start="cold")),
+        Row(name=f"{group}-{run}-peak", title=f"{title}, peak memory", unit="MiB", target=PEAK_MIB, group=group, pick=peak),
+    )
+
+
+def _state_row(group: str, lake: str) -> Row:
+    title = f"{lake}, second run, state of `live_files` per live file"
+    return Row(name=f"{group}-state", title=title, unit="bytes", target=2, group=group, pick=Pick(run="second", start="cold", of="state"))
+
+
+def _workers_row(run: Literal["first", "second"]) -> Row:
+    return Row(
+        name=f"scale-workers-{run}",
+        title=f"1,000 tables of 200 commits, {run} run, speed of two workers of one core compared with `local[1]`",
+        unit="times",
+        target=1.6,
+        group="scale-tables",
+        pick=Pick(run=run, start="cold", of="one worker"),
+    )
+
+
 NO_SAIL: Final = 'pysail 0.7.2 answers "unsupported PySpark version: 4.3.0", and the stages need 4.3'
 
 
@@ -176,6 +204,14 @@ ROWS: Final[tuple[Row, ...]] = (
     Row(name="lakefs-second", title="lakeFS, second run, of the first, all stages", unit="ratio", target=0.08, group="lakefs"),
     _jobs_row("iceberg-s", "second", 6),
     _jobs_row("iceberg-l", "first", 14),
+    _state_row("iceberg-l", "Iceberg l"),
+    *_scale_rows("scale-files", "10 million files in one table", "second", 25),
+    *_scale_rows("scale-tables", "1,000 tables of 200 commits", "first", 120),
+    *_scale_rows("scale-tables", "1,000 tables of 200 commits", "second", 40),
+    _state_row("scale-tables", "1,000 tables of 200 commits"),
+    _workers_row("first"),
+    _workers_row("second"),
+    Row(name="mark-lines", title="product lines of `stages/mark`", unit="lines", target=3_400, group="mark-lines"),
     Row(name="apply-cold", title="apply of the demo's plan, cold", unit="s", target=12, group="demo"),
     Row(name="apply-warm", title="apply of the demo's plan, warm", unit="s", target=3, group="demo-warm"),
     Row(name="apply-moves", title="moves of a plan of 100,000 files, local disk", unit="files/s", target=5_000, group="moves"),

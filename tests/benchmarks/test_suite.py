@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -17,16 +18,30 @@ import pytest
 from click.testing import CliRunner
 from pydantic import ValidationError
 
-from benchmarks import iceberg_lake, suite
+from benchmarks import iceberg_lake, one_table, scale, suite
 from benchmarks.__main__ import main
 from benchmarks.commands import CommandLine
 from benchmarks.comparison import Measurement, Passes
-from benchmarks.groups import GIB, GROUPS, Group, Samples, Setup, build_leftovers, measure_runs, pick_sample, required_passes
-from benchmarks.resident import Resident
+from benchmarks.groups import (
+    GIB,
+    GROUPS,
+    Group,
+    Samples,
+    Setup,
+    build_leftovers,
+    measure_runs,
+    measure_scale,
+    pick_sample,
+    pick_speed_up,
+    required_engines,
+    required_passes,
+)
+from benchmarks.resident import ROOT, Resident
 from benchmarks.results import Change, Machine, Outcome, Report, Result, Sample, changes
+from benchmarks.scale import CLUSTER, ScaleSubject
 from benchmarks.steps import steps_of
 from benchmarks.suite import measure_rows
-from benchmarks.tables import LONGEST_STEPS, format_longest_steps, format_verdicts
+from benchmarks.tables import LONGEST_STEPS, format_longest_steps, format_rows, format_verdicts
 from benchmarks.targets import ROWS, Pick, Row, Unit, select_rows
 from tests.depth import full_suite_only
 
@@ -79,6 +94,9 @@ def test_pattern_matches_part_of_a_name_or_wildcards(patterns: list[str], names:
         ("s", [1.0, 2.0, 3.0, 4.0], 2.5, "missed"),
         ("files/s", [2.0], 2.0, "met"),
         ("files/s", [1.99], 1.99, "missed"),
+        ("times", [2.0], 2.0, "met"),
+        ("times", [1.99], 1.99, "missed"),
+        ("MiB", [2.01], 2.01, "missed"),
     ],
 )
 def test_verdict_compares_the_median_with_the_target(unit: Unit, values: list[float], median: float, verdict: str) -> None:
@@ -91,15 +109,33 @@ def test_verdict_of_an_unmeasured_row_is_its_outcome() -> None:
 
 
 @pytest.mark.parametrize(
+    "unit, target, text",
+    [
+        ("s", 0.5, "0.50 s"),
+        ("s", 150, "2.5 min"),
+        ("ratio", 0.5, "0.50"),
+        ("times", 1.6, "1.60 times"),
+        ("MiB", 2_384, "2,384 MiB"),
+        ("bytes", 0.126, "0.13 bytes"),
+        ("lines", 3_400, "3,400 lines"),
+        ("jobs", 6, "6"),
+        ("files/s", 5_000, "5,000 files/s"),
+    ],
+)
+def test_value_is_printed_with_its_unit(unit: Unit, target: float, text: str) -> None:
+    assert list(format_rows([row(unit=unit, target=target)], {}))[-1] == f"| `a` | title of a | {text} | one |  |"
+
+
+@pytest.mark.parametrize(
     "unit, earlier, now, trend",
     [
         ("s", [1.0, 1.2, 1.4], [1.3, 1.5, 1.6], "same"),
-        ("s", [1.0, 1.2, 1.4], [1.6, 1.61, 1.7], "slower"),
-        ("s", [1.6, 1.61, 1.7], [1.0, 1.2, 1.4], "faster"),
-        ("files/s", [1.0, 1.2, 1.4], [1.6, 1.61, 1.7], "faster"),
-        ("s", [1.0], [1.6, 1.61, 1.7], "slower"),
+        ("s", [1.0, 1.2, 1.4], [1.6, 1.61, 1.7], "worse"),
+        ("s", [1.6, 1.61, 1.7], [1.0, 1.2, 1.4], "better"),
+        ("files/s", [1.0, 1.2, 1.4], [1.6, 1.61, 1.7], "better"),
+        ("s", [1.0], [1.6, 1.61, 1.7], "worse"),
         ("s", [1.0], [9.0], "one run each"),
-        ("jobs", [5.0], [6.0], "slower"),
+        ("jobs", [5.0], [6.0], "worse"),
         ("jobs", [6.0], [6.0], "same"),
     ],
 )
@@ -139,8 +175,10 @@ def test_report_of_an_earlier_release_is_read() -> None:
 
 
 def build_measurement(tool: str, run: str, wall: float, *, cold: bool = True, jobs: Sequence[int] = (2, 0, 1)) -> Measurement:
-    stages = [{"stage": f"stage_{number}", "wall": wall / len(jobs), "jobs": count} for number, count in enumerate(jobs)]
-    return Measurement(tool, run, cold, wall, wall, {"total": {"peak_bytes": GIB}, **({} if tool == "peer" else {"stages": stages})})
+    names = ["live_files", *(f"stage_{number}" for number in range(1, len(jobs)))]
+    stages = [{"stage": name, "wall": wall / len(jobs), "jobs": count, "state_bytes": 100} for name, count in zip(names, jobs, strict=True)]
+    answer: dict[str, Any] = {"total": {"peak_bytes": GIB, "peak_driver_bytes": 0, "peak_jvm_bytes": GIB}, "unreferenced": 7}
+    return Measurement(tool, run, cold, wall, wall, answer if tool == "peer" else answer | {"stages": stages, "live_files": 400})
 
 
 MEASUREMENTS = [
@@ -157,6 +195,8 @@ MEASUREMENTS = [
         (Pick(run="first", start="cold"), 8.0),
         (Pick(run="first", start="cold", of="peer"), 0.5),
         (Pick(run="first", start="cold", of="jobs"), 3),
+        (Pick(run="first", start="cold", of="peak"), 1_024),
+        (Pick(run="first", start="cold", of="state"), 0.25),
         (Pick(run="second", start="warm", of="first run"), 0.75),
         (Pick(run="first", start="warm", of="recorded"), 0.4),
     ],
@@ -194,6 +234,69 @@ def test_pick_sample_refuses_an_unmeasured_run() -> None:
 )
 def test_required_passes_are_minimal(picks: list[Pick], expected: Passes) -> None:
     assert required_passes(picks) == expected
+
+
+def cold_runs(first: float, second: float) -> list[Measurement]:
+    return [build_measurement("gc-assets", "first", first), build_measurement("gc-assets", "second", second)]
+
+
+def test_speed_up_divides_the_seconds_of_one_worker_by_those_of_two() -> None:
+    found = pick_speed_up(Pick(run="second", start="cold", of="one worker"), cold_runs(9, 8), cold_runs(9, 4))
+    assert (found.value, found.details["one worker, s"], found.details["two workers, s"]) == (2.0, 8.0, 4.0)
+    assert sum(found.steps.values()) == pytest.approx(4.0)
+
+
+def test_speed_up_needs_the_same_unreferenced_files() -> None:
+    one, two = cold_runs(9, 8), cold_runs(9, 4)
+    two[1].answer["unreferenced"] = 6
+    with pytest.raises(RuntimeError, match="second run: one worker found 7 unreferenced files, two workers 6"):
+        pick_speed_up(Pick(run="second", start="cold", of="one worker"), one, two)
+
+
+@pytest.mark.parametrize(
+    "picks, engines",
+    [
+        ([Pick(run="first", start="cold")], ["local[2]"]),
+        ([Pick(run="first", start="cold", of="one worker")], ["local[1]", CLUSTER]),
+        (
+            [Pick(run="second", start="cold", of="one worker"), Pick(run="first", start="cold", of="peak")],
+            ["local[2]", "local[1]", CLUSTER],
+        ),
+    ],
+)
+def test_required_engines_are_minimal(picks: list[Pick], engines: list[str]) -> None:
+    assert required_engines(picks) == engines
+
+
+def test_rows_of_large_lakes_share_the_runs_of_each_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = {"local[2]": cold_runs(8, 5), "local[1]": cold_runs(9, 8), CLUSTER: cold_runs(6, 4)}
+    measured: list[str] = []
+
+    def measure(engines: Iterable[str], _: Path) -> dict[str, list[Measurement]]:
+        measured.extend(engines)
+        return {engine: runs[engine] for engine in measured}
+
+    monkeypatch.setattr(scale, "measure", measure)
+    rows = [one for one in ROWS if one.group == "scale-tables"]
+    found = measure_scale(lambda _, engine: engine, Setup(tmp_path), rows)  # pyright: ignore[reportArgumentType]
+    assert measured == ["local[2]", "local[1]", CLUSTER]
+    assert {name: sample.value for name, sample in found.items()} == {
+        "scale-tables-first": 8.0,
+        "scale-tables-first-peak": 1_024.0,
+        "scale-tables-second": 5.0,
+        "scale-tables-second-peak": 1_024.0,
+        "scale-tables-state": 0.25,
+        "scale-workers-first": 1.5,
+        "scale-workers-second": 2.0,
+    }
+
+
+def test_product_lines_include_those_of_subpackages(tmp_path: Path) -> None:
+    (line_row,) = (one for one in ROWS if one.unit == "lines")
+    found = GROUPS["mark-lines"].measure(Setup(tmp_path), [line_row])[line_row.name]
+    files = list((ROOT / "gc_assets" / "stages" / "mark").glob("**/*.py"))
+    assert found.value == sum(len(path.read_text().splitlines()) for path in files)
+    assert {path.parent.name for path in files} > {"mark"}
 
 
 def test_steps_come_from_log_lines() -> None:
@@ -273,23 +376,58 @@ def test_quick_skips_long_rows_including_builds(tmp_path: Path) -> None:
     assert found[1].reason == "takes about 130 s; --quick allows 120 s"
 
 
-def test_interrupt_keeps_the_results_so_far(tmp_path: Path) -> None:
-    def interrupt(_: Setup, __: Sequence[Row]) -> Samples:
-        raise KeyboardInterrupt
+def interrupt_after(*values: float) -> Group:
+    """Return a group that measures these values, and is interrupted then."""
+    group = fixed_group(*values)
 
+    def measure(setup: Setup, rows: Sequence[Row]) -> Samples:
+        try:
+            return group.measure(setup, rows)
+        except IndexError:
+            raise KeyboardInterrupt from None
+
+    return Group(measure, seconds=1, run_bytes=0, run_files=0)
+
+
+def test_interrupt_keeps_the_samples_so_far(tmp_path: Path) -> None:
     rows = [row("a"), row("b", group="interrupted"), row("c", group="two")]
-    groups = {"one": fixed_group(1.0), "interrupted": Group(interrupt, 1), "two": fixed_group(1.0)}
-    saved: list[list[str]] = []
-    found = measure_rows(
-        rows,
-        Setup(tmp_path),
-        1,
-        lambda _: None,
-        groups=groups,
-        save_results=lambda results: saved.append([one.row.name for one in results]),
-    )
-    assert saved == [["a"]]
+    groups = {"one": fixed_group(1.0, 1.1), "interrupted": interrupt_after(1.0), "two": fixed_group(1.0, 1.1)}
+    found = measure_rows(rows, Setup(tmp_path), 2, lambda _: None, groups=groups)
     assert [(one.verdict, one.reason) for one in found] == [("met", ""), ("failed", "interrupted"), ("failed", "interrupted")]
+    assert [one.values for one in found] == [[1.0, 1.1], [1.0], []]
+
+
+def test_results_are_saved_after_each_repeat(tmp_path: Path) -> None:
+    saved: list[list[list[float]]] = []
+    measure_rows(
+        [row("a"), row("b", group="two")],
+        Setup(tmp_path),
+        2,
+        lambda _: None,
+        groups={"one": fixed_group(1.0, 1.1), "two": fixed_group(2.0, 2.1)},
+        save_results=lambda results: saved.append([one.values for one in results]),
+    )
+    assert saved == [[[1.0], []], [[1.0, 1.1], []], [[1.0, 1.1], [2.0]], [[1.0, 1.1], [2.0, 2.1]]]
+
+
+def test_resumed_run_measures_only_missing_samples(tmp_path: Path) -> None:
+    rows = [row("a"), row("b", group="two"), row("c", group="two")]
+    earlier = {name: [Sample(value=value) for value in values] for name, values in {"a": [1.0, 1.1], "b": [2.0]}.items()}
+    groups = {"one": Group(fail, 1), "two": fixed_group(3.0, 3.1)}
+    found = measure_rows(rows, Setup(tmp_path), 2, lambda _: None, groups=groups, earlier=earlier)
+    assert [one.values for one in found] == [[1.0, 1.1], [2.0, 3.1], [3.0, 3.1]]
+    assert {one.outcome for one in found} == {"measured"}
+
+
+def test_skipped_row_keeps_its_earlier_samples(tmp_path: Path) -> None:
+    earlier = {"a": [Sample(value=1.0)]}
+    (found,) = measure_rows([row()], Setup(tmp_path), 2, lambda _: None, quick=True, groups={"one": Group(fail, 121)}, earlier=earlier)
+    assert (found.outcome, found.values) == ("skipped", [1.0])
+
+
+def test_group_that_omits_a_row_fails(tmp_path: Path) -> None:
+    (found,) = measure_rows([row()], Setup(tmp_path), 1, lambda _: None, groups={"one": Group(lambda *_: {}, 1)})
+    assert (found.verdict, found.reason) == ("failed", "KeyError: 'a'")
 
 
 @pytest.fixture
@@ -303,6 +441,7 @@ def run_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., An
     )
     monkeypatch.setattr(suite, "ROWS", rows)
     monkeypatch.setattr(suite, "compile_bytecode", lambda: None)
+    monkeypatch.setattr(suite, "read_commit", lambda: "a7ed69a")
 
     def call(*arguments: str, value: float = 1.0) -> Any:
         monkeypatch.setattr(suite, "GROUPS", {"one": fixed_group(value), "broken": Group(fail, 1, run_bytes=0, run_files=0)})
@@ -364,6 +503,74 @@ def test_compare_refuses_another_file_before_measuring(run_all: Callable[..., An
     assert "was not written by --save" in invocation.output
 
 
+def saved_values(path: Path) -> dict[str, list[float]]:
+    return {one.row.name: one.values for one in Report.model_validate_json(path.read_bytes()).results}
+
+
+def test_resume_keeps_saved_samples(run_all: Callable[..., Any], tmp_path: Path) -> None:
+    saved = tmp_path / "run.json"
+    first = ["--only", "a", "--save", str(saved), "--resume"]
+    assert run_all(*first).exit_code == 0, "a missing file is an empty one"
+    assert run_all(*first, value=9.0).exit_code == 0
+    assert saved_values(saved) == {"a": [1.0]}
+    assert run_all(*first, "--repeat", "2", value=9.0).exit_code == 0
+    assert saved_values(saved) == {"a": [1.0, 9.0]}
+
+
+def test_resume_keeps_the_rows_of_other_patterns(run_all: Callable[..., Any], tmp_path: Path) -> None:
+    saved = tmp_path / "run.json"
+    assert run_all("--only", "a", "--save", str(saved)).exit_code == 0
+    found = run_all("--only", "b", "--save", str(saved), "--resume", value=0.4)
+    assert found.exit_code == 0
+    assert [line.split("|")[1] for line in found.stdout.splitlines() if line.startswith("| title")] == [" title of b ", " title of a "]
+    assert saved_values(saved) == {"b": [0.4], "a": [1.0]}
+
+
+@pytest.mark.parametrize("earlier, now", [("a7ed69a", "b7ed69a"), ("a7ed69a+", "a7ed69a+"), ("", "")])
+def test_resume_refuses_samples_of_other_code(
+    run_all: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, earlier: str, now: str
+) -> None:
+    saved = tmp_path / "run.json"
+    saved.write_text(report(result(1.0)).model_copy(update={"commit": earlier}).model_dump_json())
+    monkeypatch.setattr(suite, "read_commit", lambda: now)
+    found = run_all("--only", "a", "--save", str(saved), "--resume")
+    assert found.exit_code == 2
+    assert f"run.json was measured at commit {earlier or 'unknown'}, and this checkout is at {now or 'unknown'}" in " ".join(
+        found.output.split()
+    )
+    assert saved_values(saved) == {"a": [1.0]}
+
+
+def test_resume_needs_a_file(run_all: Callable[..., Any]) -> None:
+    found = run_all("--only", "a", "--resume")
+    assert found.exit_code == 2
+    assert "--resume needs --save FILE" in found.output
+
+
+def test_report_names_both_commits_if_the_checkout_moves(
+    run_all: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commits = iter(["a7ed69a", "b7ed69a"])
+    monkeypatch.setattr(suite, "read_commit", lambda: next(commits, "b7ed69a"))
+    saved = tmp_path / "run.json"
+    assert run_all("--only", "a", "--save", str(saved)).exit_code == 0
+    assert Report.model_validate_json(saved.read_bytes()).commit == "a7ed69a..b7ed69a"
+
+
+def test_saved_results_in_the_checkout_are_no_uncommitted_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "core.hooksPath=/dev/null"]
+    (tmp_path / "code.py").write_text("1\n")
+    for arguments in (["init", "-q"], ["add", "code.py"], ["commit", "-q", "-m", "code"]):
+        subprocess.run([*git, *arguments], cwd=tmp_path, check=True)
+    monkeypatch.setattr(suite, "ROOT", tmp_path)
+    (tmp_path / "now.json").write_text("{}")
+    commit = suite.read_commit()
+    assert commit
+    assert not commit.endswith("+")
+    (tmp_path / "code.py").write_text("2\n")
+    assert suite.read_commit() == f"{commit}+"
+
+
 def test_pattern_without_a_match_is_refused(run_all: Callable[..., Any]) -> None:
     invocation = run_all("--only", "nothing")
     assert invocation.exit_code == 2
@@ -417,3 +624,14 @@ def test_row_is_measured_on_a_real_lake(tmp_path: Path, monkeypatch: pytest.Monk
     assert found[0].values[0] > 0
     assert {"session", "live_files", "deletion_plan"} <= found[0].steps().keys()
     assert found[1].values[0] == 0, "a lake of this size needs no Spark job"
+
+
+@full_suite_only
+def test_rows_of_a_large_table_are_measured_on_a_real_lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(one_table, "FILES_PER_MANIFEST", 5)
+    rows = [one.model_copy(update={"group": "one"}) for one in ROWS if one.group == "scale-files"]
+    rows.append(row("state", "bytes", pick=Pick(run="second", start="cold", of="state")))
+    groups = {"one": Group(partial(measure_scale, partial(ScaleSubject.of_files, 20)), 10)}
+    found = measure_rows(rows, Setup(tmp_path), 1, print, groups=groups)
+    assert {one.outcome for one in found} == {"measured"}, [one.reason for one in found]
+    assert min(one.values[0] for one in found) > 0
