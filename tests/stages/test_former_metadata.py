@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from gc_assets.stages.mark import former_metadata
 from gc_assets.stages.read.explain import explain
+from gc_assets.stages.sweep import metadata_lineage
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import LIVE_FILES
 from gc_assets.state.side_tables import POINTERS, POINTERS_SIDE
@@ -67,6 +69,13 @@ class Registry(Shop):
             clone.overwrite(clone.scan(limit=1).to_arrow())
             clone.maintenance.expire_snapshots().by_ids([item.snapshot_id for item in clone.snapshots()][:-1]).commit()
 
+    def add_lake(self, name: str) -> LakeBuilder:
+        """Add a lake with a catalog of its own in the same storage."""
+        builder = LakeBuilder(self.house.root, catalog_name=name, catalog_file=f"{name}.db")
+        builder.catalog.create_namespace("db")
+        self.house.lakes = [*self.house.lakes, builder.config(name, retention=KEEP_ALL)]
+        return builder
+
     def list_planned_of(self, keys: set[str]) -> set[str]:
         return keys & set(self.house.keys("deletion_plan"))
 
@@ -116,9 +125,7 @@ def test_former_metadata_of_an_idle_table_is_garbage_after_the_wait(registry: Re
 
 def test_metadata_that_the_catalog_of_another_lake_listed_refuses_the_plan(registry: Registry) -> None:
     """The table was moved to another catalog with older metadata."""
-    other = LakeBuilder(registry.house.root, catalog_name="second", catalog_file="second.db")
-    other.catalog.create_namespace("db")
-    registry.house.lakes = [*registry.house.lakes, other.config("other", retention=KEEP_ALL)]
+    other = registry.add_lake("other")
     registry.run(1.5)
     other.register("db.a", registry.older)
     registry.drop("a")
@@ -140,6 +147,72 @@ def test_metadata_of_an_earlier_catalog_refuses_the_plan(registry: Registry) -> 
     registry.point_to(registry.older)
     registry.run(3)
     assert registry.house.failed_gates(registry.run(12.1)) == {"foreign_metadata"}
+
+
+def test_metadata_that_another_lake_listed_until_recently_refuses_the_plan(registry: Registry) -> None:
+    """Both catalogs had the newer metadata. The table was dropped from the second one by mistake."""
+    other = registry.add_lake("other")
+    other.register("db.a", registry.newer)
+    other.register("db.b", registry.metadata["b"])
+    registry.run(2)
+    registry.point_to(registry.older)
+    registry.run(3)
+    other.catalog.drop_table("db.a")
+    assert registry.house.failed_gates(registry.run(12.1)) == {"foreign_metadata"}
+    assert registry.house.failed_gates(registry.run(20)) == set()
+
+
+def test_former_metadata_that_was_written_again_refuses_the_plan(registry: Registry) -> None:
+    """Some catalogs number the files, so another catalog can write a file of the same name."""
+    registry.point_to(registry.older)
+    registry.run(4)
+    touch(path_of(registry.newer), NOW + timedelta(days=5), path_of(registry.newer).read_text())
+    assert registry.house.failed_gates(registry.run(12.1)) == {"foreign_metadata"}
+
+
+def test_wait_begins_with_the_first_run_that_misses_the_metadata(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The content roots of the last run are not available any more, so nothing else keeps the lost commits."""
+    monkeypatch.setattr(former_metadata, "open_last_known", lambda *_: None)
+    registry.point_to(registry.older)
+    assert registry.house.failed_gates(registry.run(12.1)) == {"foreign_metadata"}
+    assert registry.house.failed_gates(registry.run(20)) == set()
+
+
+def test_run_that_cannot_read_the_table_does_not_end_the_search(registry: Registry) -> None:
+    registry.point_to(registry.older)
+    registry.run(4)
+    content = path_of(registry.older).read_text()
+    touch(path_of(registry.older), NOW, "{")
+    registry.run(5)
+    assert registry.read_unreadable() == ["db.a"]
+    touch(path_of(registry.older), NOW, content)
+    assert registry.house.failed_gates(registry.run(12.1)) == set()
+
+
+def test_former_metadata_of_many_tables_needs_no_accept(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the number of files of a single table is limited."""
+    older = registry.metadata["b"]
+    for _ in range(3):
+        registry.commit("b", 1.2)
+    registry.run(2)
+    registry.point_to(older, "b")
+    registry.point_to(registry.older)
+    registry.run(4)
+    monkeypatch.setattr(metadata_lineage, "MAX_REASONS", 4)
+    assert registry.house.failed_gates(registry.run(12.1)) == set()
+    assert registry.list_planned_of(registry.lost) == registry.lost
+
+
+def test_override_keeps_former_metadata_if_the_catalog_may_be_a_copy(registry: Registry) -> None:
+    """Another table has commits that no run found in the catalog."""
+    registry.commit("b", 1.2)
+    registry.point_to(registry.metadata["b"], "b")
+    registry.point_to(registry.older)
+    registry.run(4)
+    header = registry.run(12.1)
+    (gate,) = header.failed_gates
+    assert (gate.name, registry.tables["a"].uuid in gate.message) == ("foreign_metadata", False)
+    assert registry.list_planned_of(registry.lost) == set()
 
 
 def test_newer_metadata_that_no_run_found_in_the_catalog_refuses_the_plan(registry: Registry) -> None:

@@ -157,15 +157,13 @@ class DroppedTables:
                 found.add((table.lake, directory_of(resolved[1])))
         return found
 
-    def explain_foreign(self, found: Sequence[tuple[str, str]], limit: int) -> dict[str, str]:
+    def explain_foreign(self, found: Sequence[tuple[str, str]]) -> dict[str, str]:
         """Return why foreign metadata (key, reason) delays dropped tables, by claimed prefix."""
         split, reasons = SuspectSplit(self.prefixes), dict[str, str]()
         for key, reason in sorted(found):
             if (prefix := split.find_prefix(key)) is not None:
                 reasons.setdefault(prefix, f"{show(key)} is {reason}")
-        if len(found) < limit:
-            return reasons
-        return {claim.prefix: f"at least {limit:,} metadata files do not belong to dropped tables" for claim in self.claims}
+        return reasons
 
     def add_adopted(self, storage_name: str, keys: LiveKeys, files: Files, probed: WrittenParts, run: TableRun) -> DroppedTables:
         """Return a copy in which listed tables own the older files that their commits reference.

@@ -54,8 +54,9 @@ FOREIGN: Final = pa.schema(
         ("claimed_by", pa.string()),
     ]
 )
-# Largest number of rows with a reason that one task yields for each lake, and as many again that are
-# newer than their catalog. Further rows are only yielded if they have other prefixes.
+# Largest number of rows with a reason that one task yields for each lake, and as many again for each
+# table that is newer than in its catalog. Further rows are only yielded if they are in another
+# directory or have other prefixes.
 MAX_REASONS: Final = 1_000
 # Columns that are copied from the suspect.
 _OF_SUSPECT: Final = ("key", "lake", "last_modified", "claimed_by")
@@ -180,8 +181,8 @@ class MetadataClassifier:
     former_views: Mapping[str, datetime] = field(default_factory=dict[str, datetime])
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        directories_with_junk, reasons = set[str](), Counter[tuple[str | None, bool]]()
-        prefixes = defaultdict[tuple[str | None, bool], set[StoragePrefix]](set)
+        directories_with_junk, reasons = set[str](), Counter[tuple[str | None, str | None]]()
+        prefixes = defaultdict[tuple[str | None, str | None], set[StoragePrefix]](set)
         for batch in batches:
             rows = list[dict[str, Any]]()
             for row in batch.to_pylist():
@@ -192,11 +193,12 @@ class MetadataClassifier:
                 if found.is_junk:
                     directories_with_junk.add(directory_of(key))
                 if found.reason is not None:
-                    group = row["lake"], found.is_newer
+                    group = row["lake"], found.table_uuid
                     reasons[group] += 1
-                    if reasons[group] > MAX_REASONS and found.prefixes <= prefixes[group]:
+                    places = found.prefixes | {StoragePrefix(self.storage_name, f"{directory_of(key)}/")}
+                    if reasons[group] > MAX_REASONS and places <= prefixes[group]:
                         continue
-                    prefixes[group] |= found.prefixes
+                    prefixes[group] |= places
                 rows.append({name: row.get(name) for name in _OF_SUSPECT} | found.as_row())
             yield pa.RecordBatch.from_pylist(rows, FOREIGN)
 

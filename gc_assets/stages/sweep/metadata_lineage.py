@@ -33,13 +33,13 @@ from gc_assets.lakes.kind import TableIdentity
 from gc_assets.lakes.lineage import Lineage
 from gc_assets.stages.mark.last_known import list_freezes
 from gc_assets.stages.mark.unknown_addresses import external_addresses
-from gc_assets.stages.sweep.foreign_metadata import MAX_REASONS, describe_way_out, metadata_patterns
+from gc_assets.stages.sweep.foreign_metadata import MAX_REASONS, StoragePrefix, describe_way_out, metadata_patterns
 from gc_assets.stages.sweep.known_tables import find_metadata
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import LAKE_REFS, LIVE_CONTENTS, LIVE_FILES
 from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE, PINNED, PINNED_SIDE, SOURCES, SOURCES_SIDE
-from gc_assets.state.summaries import LakeRefsSummary
+from gc_assets.state.summaries import FreezeTime, LakeRefsSummary
 
 # If a suspect is younger than the freeze, it may follow a commit that the freeze does not contain,
 # so only its older history is compared. The clocks of host, store and writers may differ by this
@@ -206,49 +206,90 @@ def find_foreign_lineages(
     }
 
 
-def remove_former(context: RunContext, storage_name: str, rows: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+def remove_former(
+    context: RunContext, storage_name: str, rows: Sequence[Mapping[str, Any]]
+) -> tuple[Sequence[Mapping[str, Any]], set[StoragePrefix]]:
     """Remove files newer than their catalog that were former metadata, and whose waiting time has
     ended (`stages/mark/former_metadata.py`).
 
     Such files remain if a catalog is restored from a backup, or if a table is registered again with
-    older metadata. Nothing is removed if their number reaches the limit, because some may not be
-    listed.
+    older metadata. No file of a table is removed if their number reaches the limit, because some
+    may not be listed.
+
+    If other files of the lake are newer than its catalog, the catalog may be a copy. An approval
+    can override the gate because of them, so the files of the removed ones must be kept too.
 
     Args:
         rows: Suspects (columns `FOREIGN`).
+
+    Returns:
+        The other suspects, and the prefixes of the removed ones that must be kept.
     """
-    newer = {(storage_name, row["key"]): row for row in rows if row["is_newer"]}
-    if not newer or max(Counter(row["lake"] for row in newer.values()).values()) >= MAX_REASONS:
-        return rows
-    tables, resolver = {file: row["table_uuid"] for file, row in newer.items()}, context.resolver()
-    former = {file for lake in context.config.lakes for file in _find_former(context, lake.name, tables, resolver)}
-    return [row for row in rows if not row["is_newer"] or (storage_name, row["key"]) not in former]
+    counts = Counter((row["lake"], row["table_uuid"]) for row in rows if row["is_newer"])
+    newer = {(storage_name, row["key"]): row for row in rows if row["is_newer"] and counts[row["lake"], row["table_uuid"]] < MAX_REASONS}
+    resolver, waiting, ended = context.resolver(), set[File](), set[File]()
+    for lake in context.config.lakes if newer else ():
+        waiting_of_lake, ended_of_lake = _find_former(context, lake.name, newer, resolver)
+        waiting |= waiting_of_lake
+        ended |= ended_of_lake
+    former = {newer[file]["key"]: newer[file] for file in ended - waiting}
+    others = [row for row in rows if not (row["is_newer"] and row["key"] in former)]
+    doubtful = {row["lake"] for row in others if row["is_newer"]}
+    kept = {StoragePrefix(**item) for row in former.values() if row["lake"] in doubtful for item in row["prefixes"]}
+    return others, kept
 
 
-def _find_former(context: RunContext, lake_name: str, tables: Mapping[File, str], resolver: KeyResolver) -> Iterator[File]:
-    """Yield the files that runs found in a lake's catalog, the last one before the waiting time.
+def _find_former(
+    context: RunContext, lake_name: str, newer: Mapping[File, Mapping[str, Any]], resolver: KeyResolver
+) -> tuple[set[File], set[File]]:
+    """Find files in a lake's earlier freezes.
 
-    Only runs count since which the lake has read the same catalog, and since which this catalog has
-    listed the table. Otherwise, another catalog may use the file.
+    The waiting time of a file begins with the first run that no longer found it. A file that was
+    written after a run was not found by it.
 
     Args:
-        tables: The table uuids of the files to look for.
+        newer: The files to look for (columns `FOREIGN`).
+
+    Returns:
+        The files that the catalog may still need, because their waiting time has not ended, or
+        because the lake reads another catalog now. Then the files whose waiting time has ended. Of
+        these, files are omitted if the catalog did not list their table in every run since then,
+        because another catalog may use them.
     """
-    summary, after = context.table(LAKE_REFS, lake_name).summary(LakeRefsSummary), context.config.lake(lake_name).dropped_after
-    if after is None:
-        return
-    listed, seen = set(tables.values()), set[File]()
+    refs, after = context.table(LAKE_REFS, lake_name), context.config.lake(lake_name).dropped_after
+    summary, names = refs.summary(LakeRefsSummary), _read_names(context, refs)
+    listed, is_same = {row["table_uuid"] for row in newer.values()}, True
+    wanted, waiting, ended, missed_at = set(newer), set[File](), set[File](), summary.frozen_at
     for past in list_freezes(context, lake_name, summary.frozen_at):
+        wanted = {file for file in wanted if newer[file]["last_modified"] <= past.summary(FreezeTime).frozen_at + MAX_SKEW}
+        if not wanted:
+            break
         refs = context.state.open(past)
-        found = refs.summary(LakeRefsSummary)
-        listed &= set(read_parts(context.state.files, refs.paths(SOURCES_SIDE), SOURCES, ["table_uuid"]).column("table_uuid").to_pylist())
-        wanted = {file for file, uuid in tables.items() if uuid in listed} - seen
-        if found.catalog != summary.catalog or not wanted:
-            return
+        is_same &= refs.summary(LakeRefsSummary).catalog == summary.catalog
+        listed &= _list_uuids(context, refs, names)
         files = _find_in_freeze(context, refs, wanted, resolver)
-        seen |= files
-        if summary.frozen_at - found.frozen_at >= after:
-            yield from files
+        wanted -= files
+        if not is_same or after is None or summary.frozen_at - missed_at < after:
+            waiting |= files
+        else:
+            ended |= {file for file in files if newer[file]["table_uuid"] in listed}
+        missed_at = refs.summary(LakeRefsSummary).frozen_at
+    return waiting, ended
+
+
+def _read_names(context: RunContext, refs: PublishedTable) -> dict[str, set[str]]:
+    """Return the names of a freeze's tables, by uuid."""
+    names = defaultdict[str, set[str]](set)
+    for row in read_parts(context.state.files, refs.paths(SOURCES_SIDE), SOURCES, ["table_uuid", "table_name"]).to_pylist():
+        names[row["table_uuid"]].add(row["table_name"])
+    return names
+
+
+def _list_uuids(context: RunContext, refs: PublishedTable, names: Mapping[str, Collection[str]]) -> set[str]:
+    """Return the uuids of the tables in a freeze, and of tables with the names of unreadable ones."""
+    unread = {item.table_name for item in refs.summary(LakeRefsSummary).unread}
+    of_unread = {uuid for uuid, of_table in names.items() if None in unread or not unread.isdisjoint(of_table)}
+    return of_unread.union(_read_names(context, refs))
 
 
 def _is_external(row: Mapping[str, Any], addresses: ExternalAddresses) -> bool:

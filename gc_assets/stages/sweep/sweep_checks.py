@@ -400,11 +400,12 @@ def find_foreign_metadata(
     unreadable, settled = {uuid for uuid, item in known.items() if item == NEVER_NEWER}, find_settled_time(context)
     former = {item.table.table_uuid: [item.table.metadata_location] for item in dropped.tables if item.table.metadata_location is not None}
 
-    missed, of_views = views.list_times(), dict[str, str]()
+    missed, of_views, kept = views.list_times(), dict[str, str](), set[StoragePrefix]()
 
     def find(suspects: DataFrame, directories: Mapping[str, bool | None]) -> list[Mapping[str, Any]]:
         rows = collect_arrow(foreign_metadata(suspects, *arguments, directories, protected, settled, missed), FOREIGN).to_pylist()
-        rows = remove_former(context, storage_name, rows)
+        rows, of_former = remove_former(context, storage_name, rows)
+        kept.update(of_former)
         of_views.update((row["key"], row["table_uuid"]) for row in rows if row["is_former_view"])
         of_tables = (row for row in rows if row["reason"] is None and not row["is_former_view"])
         reasons = find_foreign_lineages(context, storage_name, of_tables, former, unreadable)
@@ -416,12 +417,13 @@ def find_foreign_metadata(
         inside, frame = split.filter("dropped_prefix is not null"), split.filter("dropped_prefix is null")
         of_dropped = [(directory, settings.get(lake)) for lake, directory in dropped.metadata_directories(context, storage_name)]
         inner = find(inside, _merge_settings([*own, *of_dropped]))
-        waiting = dropped.explain_foreign([(row["key"], row["reason"]) for row in inner], MAX_NAMED)
+        waiting = dropped.explain_foreign([(row["key"], row["reason"]) for row in inner])
     rows = find(frame, _merge_settings(own))
     junk = {row["key"]: row["reason"] for row in rows if row["is_junk"]} if len(rows) < MAX_NAMED else {}
     foreign = [row for row in rows if row["key"] not in junk]
     messages = [f"{row['key']}: {row['reason']}" for row in foreign]
-    lakes, prefixes = frozenset(row["lake"] for row in foreign), {StoragePrefix(**item) for row in foreign for item in row["prefixes"]}
+    lakes = frozenset(row["lake"] for row in foreign)
+    prefixes = kept.union(StoragePrefix(**item) for row in foreign for item in row["prefixes"])
     storages = frozenset(item.storage for item in prefixes) - {storage_name}
     owners = {Owner(row["lake"], row["claimed_by"]): row["key"] for row in reversed(rows) if row["key"] in junk and row["claimed_by"]}
     prefixes |= _find_other_claims(context, storage_name, {Owner(row["lake"], row["claimed_by"]) for row in foreign if row["claimed_by"]})
