@@ -36,7 +36,7 @@ LIFECYCLE_OBJECTS = table(
     column("key", STRING, "Canonical key. Null for an external address."),
     column("paths", STRINGS, "Logical paths of the object, at most 100."),
     column("matched_rules", STRINGS, "Ids of the rules that release it."),
-    column("deduplicated", BOOL, "True if it is kept because another path, branch, tag or staging area needs or needed it."),
+    column("deduplicated", BOOL, "True if it is kept because another path or ref needs or needed it."),
     column("size_bytes", LONG, "Size, if known."),
     column("commits", LONG, "Upper bound of the retained commits that name it, counted per path."),
     column("potential", BOOL, "True if one of `potential_commits` names it."),
