@@ -129,22 +129,22 @@ def test_metrics_page_matches_the_metrics() -> None:
 
 def test_s3_reference_contains_every_setting() -> None:
     page = (ROOT / "docs" / "s3-reference.md").read_text().split("## Settings")[1].split("\n## ")[0]
-    assert [name for name in S3Config.model_fields if f"| `{name}` |" not in page] == []
+    assert [name for name in S3Config.model_fields if f"- `{name}`" not in page] == []
 
 
 def test_page_of_google_cloud_contains_every_setting() -> None:
     page = (ROOT / "docs" / "gcs.md").read_text().split("## Settings")[1].split("\n## ")[0]
-    assert [name for name in GcsConfig.model_fields if f"| `{name}` |" not in page] == []
+    assert [name for name in GcsConfig.model_fields if f"- `{name}`" not in page] == []
 
 
 def test_azure_page_contains_every_setting() -> None:
     page = (ROOT / "docs" / "azure.md").read_text().split("## Settings")[1].split("\n## ")[0]
-    assert [name for name in AzureConfig.model_fields if f"| `{name}` |" not in page] == []
+    assert [name for name in AzureConfig.model_fields if f"- `{name}`" not in page] == []
 
 
 def test_configuration_page_contains_every_nessie_key() -> None:
     page = (ROOT / "docs" / "configuration.md").read_text().split("of kind `nessie`")[1]
-    named = {name for name in NessieLakeConfig.model_fields if f"| `{name}`" in page or f"| `{name}." in page}
+    named = {name for name in NessieLakeConfig.model_fields if f"- `{name}`" in page or f"- `{name}." in page}
     assert named == NessieLakeConfig.model_fields.keys() - config.LakeConfig.model_fields.keys()
 
 
