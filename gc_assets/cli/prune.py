@@ -25,8 +25,9 @@ def prune_command(settings: Settings, keep_days: int, format_: str) -> None:
     """Remove run directories that a later run of the same date replaced, and compacted segments
     that larger ones replaced. Current tables and files of lakes are never removed.
 
-    The cache of decoded metadata, plans, logs and policies are kept at any age, and so are the
-    tables of the last accepted run, because later runs are compared with them.
+    The cache of decoded metadata, plans, logs and policies are kept at any age. The tables of the
+    last accepted run and the last commit graph of each lake are kept too, because later runs need
+    them.
 
     \b
     Example:
@@ -35,6 +36,7 @@ def prune_command(settings: Settings, keep_days: int, format_: str) -> None:
     from gc_assets.lakes.kind import TableRole
     from gc_assets.lakes.kinds import table_with
     from gc_assets.stages.records.accepted_runs import find_baseline_tables
+    from gc_assets.stages.records.newest_graphs import find_newest_graphs
     from gc_assets.state.journal import State
     from gc_assets.state.schemas import DELETION_PLAN, POLICY_TABLE
 
@@ -45,7 +47,8 @@ def prune_command(settings: Settings, keep_days: int, format_: str) -> None:
             "is removed. Unset the variable, and run the command again."
         )
     protected = [table.name for table in (DELETION_PLAN, POLICY_TABLE, table_with(TableRole.PATH_EDITS))]
-    removed = State.of(platform.config).prune(keep_days, platform.clock, protected, find_baseline_tables(platform.config))
+    used = find_baseline_tables(platform.config) | find_newest_graphs(platform.config)
+    removed = State.of(platform.config).prune(keep_days, platform.clock, protected, used)
     if format_ == "json":
         write_json({"removed": path} for path in removed)
     else:

@@ -171,6 +171,8 @@ class CommitGraphSummary(Summary):
         known: Number of commits reused from an earlier graph.
         read_as: Fingerprint of the rows.
         unread: Why no commits of the lake could be read, or None.
+        bases: Run ids of the earlier graphs whose commits the graph contains. None in graphs of
+            earlier releases.
     """
 
     TABLE: ClassVar = "commit_graph"
@@ -179,6 +181,13 @@ class CommitGraphSummary(Summary):
     known: int = 0
     read_as: str | None = None
     unread: str | None = None
+    bases: tuple[str, ...] | None = None
+
+
+class GraphBases(IndexSummary):
+    """The earlier graphs that a graph is based on, see `CommitGraphSummary`."""
+
+    bases: tuple[str, ...] | None = None
 
 
 class ReachableSnapshotsSummary(Summary):
@@ -690,6 +699,7 @@ class LifecyclePathsSummary(Summary):
 # The index summaries of those tables that have one.
 INDEX_SUMMARIES: Final[Mapping[str, type[IndexSummary]]] = {
     LakeRefsSummary.TABLE: FreezeTime,
+    CommitGraphSummary.TABLE: GraphBases,
     ManifestEntriesSummary.TABLE: SegmentSummary,
     OrphanFilesSummary.TABLE: SweepSummary,
     DeletionPlanSummary.TABLE: PlanIndexSummary,

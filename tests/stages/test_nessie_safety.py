@@ -10,10 +10,14 @@ import os
 import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
+from gc_assets.engine.tables import publish
+from gc_assets.stages.mark import commit_graph
+from gc_assets.state.journal import PublishedTable
 from tests.dates import next_noon
 from tests.depth import in_turn
 from tests.lakes.nessie.builder import LONG_AGO, NessieBuilder, iceberg_table, open_table, put
@@ -320,6 +324,54 @@ def test_contents_of_deleted_refs_are_kept_for_the_grace_period(
     header = house.plan()
     assert header.failed_gates == []
     assert mine <= house.keys("deletion_plan")
+
+
+def test_commits_of_a_deleted_branch_are_remembered_after_a_run_in_the_future(house: Lakehouse, builder: NessieBuilder) -> None:
+    """The clock of one run was ahead, and was corrected afterwards."""
+    builder.on().new("db.t")
+    house.lakes = [builder.config(retention={"default": "90d"})]
+    house.plan()
+    house.now = START + timedelta(days=25)
+    house.plan()
+    builder.branch("dev")
+    before = house.files().keys()
+    builder.on("dev").append("db.t")
+    of_branch = house.files().keys() - before
+    house.now = START + timedelta(days=1)
+    house.plan()
+    builder.drop("dev")
+    for day in (10, 26, 30):
+        house.now = START + timedelta(days=day)
+        house.plan()
+        assert not of_branch & house.keys("deletion_plan")
+
+
+def test_commits_that_only_one_of_two_overlapping_runs_saw_are_remembered(
+    house: Lakehouse, builder: NessieBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run that saw the branch started first and finished last."""
+    builder.on().new("db.t")
+    house.lakes = [builder.config(retention={"default": "90d"})]
+    house.plan()
+    builder.branch("dev")
+    before = house.files().keys()
+    builder.on("dev").append("db.t")
+    of_branch = house.files().keys() - before
+
+    def publish_late(*args: Any, **options: Any) -> PublishedTable:
+        monkeypatch.undo()
+        builder.drop("dev")
+        house.now += timedelta(days=1)
+        house.plan()
+        return publish(*args, **options)
+
+    monkeypatch.setattr(commit_graph, "publish", publish_late)
+    house.now += timedelta(days=1)
+    house.mark()
+    assert commit_graph.publish is publish
+    house.now += timedelta(days=8)
+    house.plan()
+    assert not of_branch & house.keys("deletion_plan")
 
 
 def test_dropped_table_with_new_writes_stops_the_plan(house: Lakehouse, builder: NessieBuilder) -> None:

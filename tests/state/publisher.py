@@ -21,9 +21,11 @@ NOW = datetime(2026, 3, 14, 9, 30, tzinfo=UTC)
 DAY = date(2026, 3, 14)
 
 
-def publish_empty(state: State, asset: str = "live_files", day: date = DAY, group: str = "sales", **summary: Any) -> str:
+def publish_empty(
+    state: State, asset: str = "live_files", day: date = DAY, group: str = "sales", *, at: datetime = NOW, **summary: Any
+) -> str:
     """Publish a table without rows and return its run id."""
-    run = state.start(group, asset, day, Clock(NOW))
+    run = state.start(group, asset, day, Clock(at))
     state.publish(
         run,
         Receipt(
@@ -31,7 +33,7 @@ def publish_empty(state: State, asset: str = "live_files", day: date = DAY, grou
             asset=run.asset,
             run_date=run.run_date,
             run_id=run.run_id,
-            created_at=NOW,
+            created_at=at,
             rows=0,
             size_bytes=0,
             digest="0" * 16,

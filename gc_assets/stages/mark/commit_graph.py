@@ -29,8 +29,6 @@ from gc_assets.engine.tables import (
     parallelism,
     publish,
     read_paths,
-    read_rows,
-    read_table,
     spark_schema,
     write_frame,
     write_parts,
@@ -40,6 +38,7 @@ from gc_assets.lakes.protocol import Lake, as_incremental
 from gc_assets.stages.mark.commit_rows import ReadCommits, add_generations
 from gc_assets.stages.mark.lake_refs import freeze_without
 from gc_assets.stages.mark.resolution import resolve_content_roots
+from gc_assets.stages.records.newest_graphs import list_newest_graphs
 from gc_assets.state.files import Files
 from gc_assets.state.index import PastRun
 from gc_assets.state.journal import PublishedTable, State, TableRun
@@ -93,7 +92,7 @@ def _publish_graph(spark: SparkSession, context: RunContext, lake: Lake, refs: P
     run = start_run(context, context.group(lake.name), COMMIT_GRAPH)
     sources = read_parts(state.files, refs.paths(SOURCES_SIDE), SOURCES)
     has_digests = sources.column("digest").null_count < sources.num_rows
-    previous = _PreviousGraph.find(context, lake, has_digests=has_digests)
+    previous = _PreviousGraphs.find(context, lake, has_digests=has_digests)
     known = _find_known_commits(state, sources, previous, context.resolver())
     read = ReadCommits(
         lake,
@@ -120,7 +119,13 @@ def _publish_graph(spark: SparkSession, context: RunContext, lake: Lake, refs: P
         written, unread = write_rows(COMMIT_GRAPH.schema.empty_table(), COMMIT_GRAPH, run, state.files), str(error)
     if has_digests:
         written = replace(written, side={READ_FROM_SIDE: tuple(write_parts(sources, run, state.files, READ_FROM_SIDE))})
-    summary = CommitGraphSummary(commits=written.rows, known=known.rows, read_as=graph_fingerprint(context, lake.name), unread=unread)
+    summary = CommitGraphSummary(
+        commits=written.rows,
+        known=known.rows,
+        read_as=graph_fingerprint(context, lake.name),
+        unread=unread,
+        bases=tuple(base.run_id for base in previous.runs),
+    )
     return publish(state, run, written, context.clock, inputs=[refs], summary=summary, unsafe=context.unsafe)
 
 
@@ -134,56 +139,56 @@ def graph_fingerprint(context: RunContext, lake_name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _PreviousGraph:
-    """The last published graph of a lake.
+class _PreviousGraphs:
+    """The last published graphs of a lake. There are several if runs overlapped.
 
     Attributes:
-        run: The graph's run, or None if no graph is published.
-        graph: The graph, or None if it is damaged or not needed.
-        is_valid: True if the graph was published with this run's fingerprint.
+        runs: The runs of the graphs.
+        valid: Graphs that were published with this run's fingerprint, without damaged ones. Empty
+            if no commit can be reused.
+        outdated: Graphs with other fingerprints, without damaged ones.
         is_incremental: True if the lake's commits never change, so that new commits are appended.
     """
 
-    run: PastRun | None
-    graph: PublishedTable | None
-    is_valid: bool
+    runs: tuple[PastRun, ...]
+    valid: tuple[PublishedTable, ...]
+    outdated: tuple[PublishedTable, ...]
     is_incremental: bool
 
     @classmethod
-    def find(cls, context: RunContext, lake: Lake, *, has_digests: bool) -> _PreviousGraph:
-        """Open the last graph if its commits can be reused.
+    def find(cls, context: RunContext, lake: Lake, *, has_digests: bool) -> _PreviousGraphs:
+        """Open the last graphs if their commits can be reused.
 
         Raises:
-            StateError: If the graph of an incremental lake is damaged, because no other table
+            StateError: If a graph of an incremental lake is damaged, because no other table
                 contains the commits of deleted refs.
         """
         is_incremental = as_incremental(lake) is not None
-        run = max(context.state.history(lake.name, COMMIT_GRAPH.name), key=lambda run: run.entry.created_at, default=None)
-        graph = None
-        if run is not None and (is_incremental or has_digests):
-            graph = _open_graph(context.state, run, required=is_incremental)
-        is_valid = graph is not None and graph.summary(CommitGraphSummary).read_as == graph_fingerprint(context, lake.name)
-        return cls(run, graph, is_valid, is_incremental)
-
-    @property
-    def valid_graph(self) -> PublishedTable | None:
-        return self.graph if self.is_valid else None
+        runs = list_newest_graphs(context.state, lake.name)
+        found = [_open_graph(context.state, run, required=is_incremental) for run in runs] if is_incremental or has_digests else []
+        graphs = [graph for graph in found if graph is not None]
+        fingerprint = graph_fingerprint(context, lake.name)
+        valid = tuple(graph for graph in graphs if graph.summary(CommitGraphSummary).read_as == fingerprint)
+        return cls(tuple(runs), valid, tuple(graph for graph in graphs if graph not in valid), is_incremental)
 
     @property
     def known_paths(self) -> tuple[str, ...]:
-        return tuple(self.graph.paths()) if self.graph is not None and self.is_valid and self.is_incremental else ()
+        return _paths(self.valid) if self.is_incremental else ()
 
     @property
     def outdated_paths(self) -> tuple[str, ...]:
-        return tuple(self.graph.paths()) if self.graph is not None and not self.is_valid and self.is_incremental else ()
+        return _paths(self.outdated) if self.is_incremental else ()
 
     def fits_in_process(self, spark: SparkSession) -> bool:
-        """Check if this process can copy the graph."""
-        if self.run is None:
-            return True
-        if self.graph is None or not self.is_valid:
-            return self.run.rows <= tasks.MAX_TRIAL_ROWS
-        return tasks.table_fits_in_process(spark, self.run.rows, len(self.graph.paths()))
+        """Check if this process can copy the graphs."""
+        rows = sum(run.rows for run in self.runs)
+        if not self.valid:
+            return rows <= tasks.MAX_TRIAL_ROWS
+        return tasks.table_fits_in_process(spark, rows, len(_paths(self.valid)))
+
+
+def _paths(graphs: Iterable[PublishedTable]) -> tuple[str, ...]:
+    return tuple(path for graph in graphs for path in graph.paths())
 
 
 def _open_graph(state: State, run: PastRun, *, required: bool) -> PublishedTable | None:
@@ -199,7 +204,7 @@ def _open_graph(state: State, run: PastRun, *, required: bool) -> PublishedTable
 
 @dataclass(frozen=True)
 class _KnownCommits:
-    """Commits that are reused from an earlier graph.
+    """Commits that are reused from earlier graphs.
 
     Attributes:
         tables: Uuids of the tables whose commits are reused. If None, all commits are reused and
@@ -207,7 +212,7 @@ class _KnownCommits:
         resolver: Resolves the addresses of their content roots again.
     """
 
-    graph: PublishedTable | None
+    graphs: tuple[PublishedTable, ...]
     tables: pa.Array | None
     rows: int
     resolver: KeyResolver
@@ -225,34 +230,33 @@ class _KnownCommits:
 
     def read(self, state: State) -> pa.Table:
         """Read the reused commits into memory."""
-        if self.graph is None:
-            return COMMIT_GRAPH.schema.empty_table()
-        rows = read_rows(state, COMMIT_GRAPH, self.graph)
+        rows = read_parts(state.files, list(_paths(self.graphs)), COMMIT_GRAPH.schema)
         known = rows if self.tables is None else rows.filter(pc.is_in(rows.column("table_uuid"), self.tables))
         return pa.Table.from_batches(resolve_content_roots(iter(known.to_batches()), self.resolver), known.schema)
 
     def read_frame(self, spark: SparkSession, state: State) -> DataFrame:
-        rows = read_table(spark, state, COMMIT_GRAPH, self.graph)
+        sizes = [part.size_bytes for graph in self.graphs for part in graph.parts()]
+        rows = read_paths(spark, state.files, COMMIT_GRAPH.schema, list(_paths(self.graphs)), sizes=sizes)
         if self.tables is not None:
             tables = frame_from_arrow(spark, pa.table({"table_uuid": self.tables}))
             rows = rows.join(F.broadcast(tables), "table_uuid", "left_semi").select(*rows.columns)
         return map_arrow(rows, partial(resolve_content_roots, resolver=self.resolver), COMMIT_GRAPH.schema)
 
 
-def _find_known_commits(state: State, sources: pa.Table, previous: _PreviousGraph, resolver: KeyResolver) -> _KnownCommits:
-    """Find the commits of the previous graph that can be reused.
+def _find_known_commits(state: State, sources: pa.Table, previous: _PreviousGraphs, resolver: KeyResolver) -> _KnownCommits:
+    """Find the commits of the previous graphs that can be reused.
 
-    If the graph is damaged and the lake can be read again, no commit is reused.
+    If a graph is damaged and the lake can be read again, no commit is reused.
     """
-    graph = previous.valid_graph
-    if graph is None or previous.is_incremental:
-        return _KnownCommits(graph, None, graph.receipt.rows if graph is not None else 0, resolver)
+    if not previous.valid or previous.is_incremental:
+        return _KnownCommits(previous.valid, None, sum(graph.receipt.rows for graph in previous.valid), resolver)
+    graph = previous.valid[-1]
     try:
         tables = _unchanged_tables(state.files, sources, graph)
         rows = _count_commits(state.files, graph, tables) if len(tables) else None
     except (StateError, OSError, pa.ArrowException):
-        return _KnownCommits(None, None, 0, resolver)
-    return _KnownCommits(None, None, 0, resolver) if rows is None else _KnownCommits(graph, tables, rows, resolver)
+        return _KnownCommits((), None, 0, resolver)
+    return _KnownCommits((), None, 0, resolver) if rows is None else _KnownCommits((graph,), tables, rows, resolver)
 
 
 def _unchanged_tables(files: Files, sources: pa.Table, graph: PublishedTable) -> pa.Array:
@@ -300,10 +304,10 @@ def _write_with_spark(spark: SparkSession, read: ReadCommits, known: _KnownCommi
     else:
         driver_paths = _write_driver_commits(read, run, state.files)
         commits = read_paths(spark, state.files, COMMIT_GRAPH.schema, driver_paths)
-    if known.graph is not None and not known.is_separate:
+    if known.graphs and not known.is_separate:
         commits = commits.unionByName(known.read_frame(spark, state))
     commits = commits.repartition(1).mapInArrow(add_generations, ddl)
-    if known.graph is not None and known.is_separate:
+    if known.graphs and known.is_separate:
         commits = commits.unionByName(known.read_frame(spark, state))
     written = write_frame(commits, COMMIT_GRAPH, run, state)
     _delete(state.files, driver_paths)
