@@ -92,7 +92,6 @@ def test_tables_page_matches_the_schemas() -> None:
         config.StorageConfig,
         config.LakeConfig,
         config.Gates,
-        S3Config,
         InventoryConfig,
         IcebergRetention,
         IcechunkRetention,
