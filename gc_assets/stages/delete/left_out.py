@@ -21,6 +21,7 @@ from gc_assets.engine.progress import log_activity
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import Totals, WrittenParts
 from gc_assets.lakes.protocol import as_preflight
+from gc_assets.stages.delete.checked_tables import find_checked_tables
 from gc_assets.stages.delete.foreign_evidence import ForeignEvidence
 from gc_assets.stages.delete.missing_files import LIVE_LISTED
 from gc_assets.stages.delete.plan_inputs import PlanInputs
@@ -123,9 +124,10 @@ def find_impossible_edits(inputs: PlanInputs, kept: KeptEdits) -> dict[History, 
     """Find histories that cannot be edited, with the reasons.
 
     Either the catalog denied the last edit, or a preflight check reports that the lake cannot edit
-    the table. Edits in `kept` are not counted.
+    the table. Tables that passed the check for the last plan are skipped, unless they have changed.
+    Edits in `kept` are not counted.
     """
-    context, files = inputs.context, inputs.context.state.files
+    files = inputs.context.state.files
     if any(table.summary(LakeRefsSummary).historical for table in inputs.refs):
         return {}  # the plan cannot be applied
     found: dict[History, LeftOut] = {}
@@ -137,7 +139,7 @@ def find_impossible_edits(inputs: PlanInputs, kept: KeptEdits) -> dict[History, 
         rows = without_kept(rows, lake, kept)
         edits = Counter(rows.column("table_uuid").to_pylist())
         names = dict(zip(rows.column("table_uuid").to_pylist(), rows.column("table_name").to_pylist(), strict=True))
-        for uuid, reason in _find_reasons(context, lake, names).items():
+        for uuid, reason in _find_reasons(inputs, lake, names).items():
             found[lake, uuid] = LeftOut(name=_describe_history(lake, uuid, names), edits=edits[uuid], reason=reason)
     return found
 
@@ -146,11 +148,15 @@ def _describe_history(lake: str, uuid: str | None, names: Mapping[str | None, st
     return f"lake {lake}" if uuid is None else f"table {names[uuid] or uuid} of lake {lake}"
 
 
-def _find_reasons(context: RunContext, lake: str, names: Mapping[str | None, str | None]) -> dict[str | None, str]:
+def _find_reasons(inputs: PlanInputs, lake: str, names: Mapping[str | None, str | None]) -> dict[str | None, str]:
+    context = inputs.context
     reasons = {uuid: reason for uuid, reason in denied_histories(context, lake).items() if uuid in names}
     preflight = as_preflight(context.lake(lake))
-    remaining = {uuid: name for uuid, name in names.items() if uuid not in reasons and uuid is not None and name is not None}
-    if preflight is not None and remaining:
+    if preflight is None:
+        return reasons
+    done = reasons.keys() | find_checked_tables(context, inputs.storage, lake)
+    remaining = {uuid: name for uuid, name in names.items() if uuid not in done and uuid is not None and name is not None}
+    if remaining:
         log_activity(f"checking whether lake {lake} can edit {count_of(len(remaining), 'table')}")
         reasons.update(preflight.find_uneditable(remaining))
     return reasons

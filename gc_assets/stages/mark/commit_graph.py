@@ -252,18 +252,22 @@ def _find_known_commits(state: State, sources: pa.Table, previous: _PreviousGrap
         return _KnownCommits(previous.valid, None, sum(graph.receipt.rows for graph in previous.valid), resolver)
     graph = previous.valid[-1]
     try:
-        tables = _unchanged_tables(state.files, sources, graph)
+        tables = find_unchanged_tables(sources, read_parts(state.files, graph.paths(READ_FROM_SIDE), SOURCES))
         rows = _count_commits(state.files, graph, tables) if len(tables) else None
     except (StateError, OSError, pa.ArrowException):
         return _KnownCommits((), None, 0, resolver)
     return _KnownCommits((), None, 0, resolver) if rows is None else _KnownCommits((graph,), tables, rows, resolver)
 
 
-def _unchanged_tables(files: Files, sources: pa.Table, graph: PublishedTable) -> pa.Array:
-    """Return the uuids of tables whose source digests and names have not changed."""
-    current = _sources_by_table(sources)
-    previous = _sources_by_table(read_parts(files, graph.paths(READ_FROM_SIDE), SOURCES))
-    return pa.array([uuid for uuid, own in current.items() if None not in own and previous.get(uuid) == own], pa.string())
+def find_unchanged_tables(sources: pa.Table, previous: pa.Table) -> pa.Array:
+    """Return the uuids of tables whose sources have the same digests and names as before.
+
+    Args:
+        sources: The current sources (columns `SOURCES`).
+        previous: The sources of an earlier run.
+    """
+    known = _sources_by_table(previous)
+    return pa.array([uuid for uuid, own in _sources_by_table(sources).items() if None not in own and known.get(uuid) == own], pa.string())
 
 
 def _sources_by_table(sources: pa.Table) -> dict[str, frozenset[tuple[str, ...] | None]]:
