@@ -125,8 +125,13 @@ def route_of(rank: int) -> str:
 
 
 def file_key(rows: pa.Table) -> pa.ChunkedArray:
-    """Return the key of each file, or its address if the file is outside all storages."""
-    return pc.coalesce(rows.column("key"), rows.column("address"))
+    """Return the key of each file, or its address if the file is outside all storages.
+
+    Args:
+        rows: The columns key and address. The latter may be missing if all files have a key.
+    """
+    keys = rows.column("key")
+    return pc.coalesce(keys, rows.column("address")) if keys.null_count else keys
 
 
 def hash_keys(rows: pa.Table) -> pa.Table:

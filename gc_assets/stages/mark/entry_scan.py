@@ -101,13 +101,15 @@ class EntryScan(ContainerScan):
         """Yield the selected file entries of a part, decoding only row groups with a match."""
         source = open_part(content, ["container", "storage", "kind"])
         missing = missing_columns(source.schema_arrow, _ENTRIES)
-        names = [name for name in _ENTRIES.names if name not in missing]
+        names = [name for name in _ENTRIES.names if name not in missing and name != "address"]
         for group in range(source.num_row_groups):
             if not self._may_match(source.metadata.row_group(group)):
                 continue
             if self.keys is not None and not pc.any(self._key_mask(source.read_row_group(group, ["key", "address"]))).as_py():
                 continue
             rows = source.read_row_group(group, names)
+            if rows.column("key").null_count:  # addresses are long, and only needed for files outside all storages
+                rows = rows.append_column("address", source.read_row_group(group, ["address"]).column("address"))
             rows = rows.filter(is_file_entry(rows))
             if self.external:
                 rows = rows.filter(pc.is_null(rows.column("storage")))

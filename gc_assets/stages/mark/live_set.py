@@ -118,6 +118,13 @@ class LiveSet:
         """Return the live set as hashes, for this process if `spark` is None. Requires a view."""
         return LiveHashes.of(spark, self._files, self._states, self._cache, self._storages, self.released)
 
+    def match(self) -> Iterator[pa.RecordBatch]:
+        """Yield all entries and directly referenced files in this process. Requires a view.
+
+        The batches have the columns `KEYED`. Only one part is in memory at a time.
+        """
+        return self._scan((tuple(self._cache.paths()),)).run()
+
     def read(self, spark: SparkSession, route: str = "", columns: Sequence[str] | None = None) -> DataFrame:
         """Return the live files as a frame.
 

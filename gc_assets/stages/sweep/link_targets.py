@@ -17,12 +17,13 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import frame_from_arrow, read_table, spark_schema
+from gc_assets.stages.mark.live_set import MAX_KEYS
 from gc_assets.stages.sweep.listings import Listing
 from gc_assets.stages.sweep.live_filter import live_keys
 from gc_assets.stages.sweep.live_keys import LiveKeys
 from gc_assets.stages.sweep.needed_keys import NEEDED
 from gc_assets.stages.sweep.sweep_checks import has_links
-from gc_assets.stages.sweep.unlisted_files import find_unlisted_rows
+from gc_assets.stages.sweep.unlisted_files import find_unlisted_hashes, read_unlisted_rows
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.schemas import LIVE_FILES, STORAGE_INVENTORY
 from gc_assets.state.side_tables import EXTERNAL_SIDE
@@ -64,9 +65,11 @@ def _read_unlisted(
 
     The rows have the columns of `live_files`.
     """
-    found = find_unlisted_rows(context, LiveKeys.of(spark, context, storage_name, live), inventory)
-    if found is not None:
-        return frame_from_arrow(spark, found[1]) if found[1].num_rows else None
+    keys = LiveKeys.of(spark, context, storage_name, live)
+    hashes = find_unlisted_hashes(context, keys, inventory)
+    if hashes is not None and len(hashes) <= MAX_KEYS:
+        rows = read_unlisted_rows(keys, hashes)
+        return frame_from_arrow(spark, rows) if rows.num_rows else None
     listed = read_table(spark, context.state, STORAGE_INVENTORY, inventory, columns=["key"])
     return live_keys(spark, context, storage_name, live).join(listed, "key", "left_anti")
 

@@ -47,6 +47,7 @@ from gc_assets.engine.tables import (
 )
 from gc_assets.lakes.file_kinds import INFORMATIONAL_KINDS
 from gc_assets.lakes.kinds import uncollected_metadata
+from gc_assets.stages.mark.live_set import MAX_KEYS
 from gc_assets.stages.records.ledger import LogReader, quarantine_ledger
 from gc_assets.stages.records.purged_by_rule import purged_by_rule
 from gc_assets.stages.sweep.ages import Ages
@@ -59,6 +60,7 @@ from gc_assets.stages.sweep.former_views import find_former_views
 from gc_assets.stages.sweep.listings import Listing
 from gc_assets.stages.sweep.live_filter import ProbeFilter, live_count, live_keys, live_rows, live_tables
 from gc_assets.stages.sweep.live_keys import LiveKeys
+from gc_assets.stages.sweep.missing_count import count_missing
 from gc_assets.stages.sweep.named_candidates import restrict_candidates
 from gc_assets.stages.sweep.orphan_reasons import ReasonSearch
 from gc_assets.stages.sweep.other_listings import find_oldest_listing
@@ -78,7 +80,7 @@ from gc_assets.stages.sweep.sweep_checks import (
     missing_metadata,
     rewritten_metadata,
 )
-from gc_assets.stages.sweep.unlisted_files import UnlistedFiles
+from gc_assets.stages.sweep.unlisted_files import UnlistedFiles, find_unlisted_hashes
 from gc_assets.state.journal import PublishedTable, State, TableRun
 from gc_assets.state.parts import read_parts
 from gc_assets.state.receipts import Balance
@@ -348,8 +350,15 @@ def _check_unlisted(
     found = probed.totals.get((LIVE,), Totals()).rows - probed.summary.get("side_files", 0)
     found += optional - probed.summary.get("optional_found", 0)
     lacking = max(0, live_rows(live, storage_name) - found)
+    has_other_names = any(table.summary(LiveFilesSummary).possible_by_storage.get(storage_name) for table in live)
     if newer is None and lacking:
-        newer = UnlistedFiles.find(context, sweep.keys, sweep.inventory, sweep.lister)
+        hashes = find_unlisted_hashes(context, sweep.keys, sweep.inventory)
+        if hashes is not None and len(hashes) <= MAX_KEYS:
+            newer = UnlistedFiles.read(sweep.keys, hashes, sweep.lister)
+        elif hashes is not None and sweep.listing.as_of is None and not has_other_names:  # no file has to be looked up
+            log = LogReader.of(sweep.state, storage_name)
+            waiting, purged = _read_excused(choose_session(spark, log.rows, log.part_count), sweep)
+            return count_missing(sweep.keys, hashes, broken, waiting, purged)
     if not (lacking if newer is None else newer.rows.num_rows):
         return MissingLiveFiles(0)
     if newer is None:
@@ -358,14 +367,20 @@ def _check_unlisted(
     else:
         keys, listed = newer.frames(spark)
         session = keys.sparkSession
-    purged = purged_by_rule(session, context, storage_name)
-    waiting = quarantine_ledger(session, sweep.state, storage_name, rehearsal=context.clock.is_rehearsal)
+    waiting, purged = _read_excused(session, sweep)
     required = _without_owners(keys, broken)
     missing = find_unlisted(required, listed, waiting, purged, sweep.lister)
-    if not missing.files or not any(table.summary(LiveFilesSummary).possible_by_storage.get(storage_name) for table in live):
+    if not missing.files or not has_other_names:
         return missing
     others = frame_from_arrow(session, _find_other_names(spark, sweep, broken))
     return find_unlisted(required.join(others, ["key", "lake"], "left_anti"), listed, waiting, purged, sweep.lister)
+
+
+def _read_excused(session: SparkSession, sweep: _Sweep) -> tuple[DataFrame, DataFrame]:
+    """Return the quarantined files, and those that were purged after a rule had released them."""
+    rehearsal = sweep.context.clock.is_rehearsal
+    waiting = quarantine_ledger(session, sweep.state, sweep.storage, rehearsal=rehearsal)
+    return waiting, purged_by_rule(session, sweep.context, sweep.storage)
 
 
 def _find_other_names(spark: SparkSession, sweep: _Sweep, broken: Collection[Owner]) -> pa.Table:

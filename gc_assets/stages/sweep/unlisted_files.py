@@ -50,13 +50,7 @@ class UnlistedFiles:
     rows: pa.Table
 
     @classmethod
-    def find(
-        cls,
-        context: RunContext,
-        keys: LiveKeys,
-        inventory: PublishedTable,
-        look_up: LookUp,
-    ) -> Self | None:
+    def find(cls, context: RunContext, keys: LiveKeys, inventory: PublishedTable, look_up: LookUp) -> Self | None:
         """Find live files whose hash is not listed, and look them up.
 
         The hashes of live files and listed objects are compared in this process.
@@ -64,11 +58,13 @@ class UnlistedFiles:
         Returns:
             The files, or None if there are too many of them.
         """
-        unlisted = find_unlisted_rows(context, keys, inventory)
-        if unlisted is None:
-            return None
-        hashes, rows = unlisted
-        required = rows.filter(pc.field("must_exist"))
+        hashes = find_unlisted_hashes(context, keys, inventory)
+        return cls.read(keys, hashes, look_up) if hashes is not None and len(hashes) <= MAX_KEYS else None
+
+    @classmethod
+    def read(cls, keys: LiveKeys, hashes: NDArray[np.int64], look_up: LookUp) -> Self:
+        """Look up the files with these sorted hashes, which the listing does not contain."""
+        required = read_unlisted_rows(keys, hashes).filter(pc.field("must_exist"))
         return cls(hashes, _without_found(required, look_up) if required.num_rows <= MAX_LOOKED_UP else required)
 
     def frames(self, spark: SparkSession) -> tuple[DataFrame, DataFrame]:
@@ -81,28 +77,31 @@ class UnlistedFiles:
         return is_in_sorted(xxhash64(keys), self.hashes)
 
 
-def find_unlisted_rows(context: RunContext, keys: LiveKeys, inventory: PublishedTable) -> tuple[NDArray[np.int64], pa.Table] | None:
-    """Return the live files that a listing does not contain.
+def find_unlisted_hashes(context: RunContext, keys: LiveKeys, inventory: PublishedTable) -> NDArray[np.int64] | None:
+    """Return the sorted hashes of live files that a listing does not contain.
 
-    Returns:
-        Sorted hashes of their keys, and their rows (columns of `live_files`), once for each lake
-        that needs them. None if there are too many of them for this process.
+    Returns None if this process cannot hold the hashes of all live files and listed objects.
     """
     if inventory.rows > MAX_LISTED or not keys.runs_in_process:
         return None
-    listed, found = _hash_inventory(context, inventory), list[NDArray[np.int64]]()
+    listed, found = _hash_inventory(context, inventory), [np.empty(0, np.int64)]
     for batch in keys.distinct():
         hashes = batch.column("key_hash").to_numpy()
         found.append(hashes[~is_in_sorted(hashes, listed)])
-    unlisted = sort_distinct(np.concatenate([np.empty(0, np.int64), *found]))
-    if len(unlisted) > MAX_KEYS:
-        return None
+    return sort_distinct(np.concatenate(found))
+
+
+def read_unlisted_rows(keys: LiveKeys, hashes: NDArray[np.int64]) -> pa.Table:
+    """Return the live files with these sorted hashes, once for each lake that needs them.
+
+    The rows have the columns of `live_files`. There must be at most `MAX_KEYS` hashes.
+    """
     rows = [LIVE_FILES.schema.empty_table()]
-    for item in keys.sets if len(unlisted) else ():
-        some = item.rows_of_hashes(keys.spark, unlisted)
+    for item in keys.sets if len(hashes) else ():
+        some = item.rows_of_hashes(keys.spark, hashes)
         mine = pc.and_(pc.equal(some.column("storage"), keys.storage), pc.equal(some.column(ROUTE), ""))
         rows.append(some.filter(mine).select(LIVE_FILES.schema.names))
-    return unlisted, pa.concat_tables(rows)
+    return pa.concat_tables(rows)
 
 
 def _without_found(rows: pa.Table, look_up: LookUp) -> pa.Table:

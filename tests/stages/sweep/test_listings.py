@@ -13,6 +13,8 @@ from gc_assets.core.clock import Clock
 from gc_assets.core.errors import StateError
 from gc_assets.core.plan import PlanHeader, is_intact
 from gc_assets.engine.run_context import RunContext
+from gc_assets.stages.mark.live_set import MAX_KEYS
+from gc_assets.stages.sweep import orphan_files, unlisted_files
 from gc_assets.stages.sweep.listings import find_earlier_listing
 from gc_assets.stages.sweep.storage_inventory import storage_inventory
 from gc_assets.state.listings import open_listing
@@ -84,7 +86,10 @@ def test_plan_without_listing_contains_what_metadata_named(scene: Scene) -> None
     assert scene.read_plan() == named | scene.leftovers
 
 
-def test_files_written_after_the_listing_are_live(scene: Scene) -> None:
+@pytest.mark.parametrize("max_keys", [MAX_KEYS, 0], ids=["few", "many"])
+def test_files_written_after_the_listing_are_live(scene: Scene, monkeypatch: pytest.MonkeyPatch, max_keys: int) -> None:
+    for module in (orphan_files, unlisted_files):
+        monkeypatch.setattr(module, "MAX_KEYS", max_keys)
     scene.house.now += timedelta(days=2)
     scene.table.append(scene.house.now)
     scene.forget_history()
