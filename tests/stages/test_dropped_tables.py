@@ -193,6 +193,25 @@ def test_table_waits_if_its_location_has_metadata_of_another(stories: Stories) -
     assert "7c0f5a52-3b1e-4f3c-9d0e-5b7d3c2a1f00" in (stories.shop.waits_for("k") or "")
 
 
+def test_files_in_a_listed_table_that_foreign_metadata_under_a_dropped_one_names_are_kept(shop: Shop) -> None:
+    house, home = shop.house, f"file://{shop.house.warehouse}/db"
+    garbage = set(map(house.key, shop.tables["b"].leftovers(days_ago(20), 2)))
+    shop.drop("a")
+    shop.run(1)
+    other = LakeBuilder(house.root, "other", "other.db")
+    other.keep_times()
+    stranger = other.table("x.y", days_ago(40), location=f"{home}/a/inner", properties={"write.data.path": f"{home}/b/theirs"})
+    stranger.append(days_ago(30))
+    header = shop.run(9)
+    assert house.failed_gates(header) == set()
+    assert stranger.uuid in (shop.waits_for("a") or "")
+    assert set(house.planned_actions()) == garbage
+    (note,) = [note for note in house.find_table("orphan_files").summary(OrphanFilesSummary).notes if "db/b/theirs/" in note]
+    assert stranger.uuid in note
+    assert outcomes(house.approve_and_apply(header)) == {"done"}
+    assert stranger.table.scan().to_arrow().num_rows == 2
+
+
 def test_all_listed_tables_are_readable_after_the_apply(stories: Stories) -> None:
     house, catalog = stories.shop.house, stories.shop.lake.catalog
     names = list(catalog.list_tables("db"))

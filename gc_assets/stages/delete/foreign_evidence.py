@@ -34,7 +34,7 @@ class ForeignEvidence:
     """Foreign metadata that a plan has to consider.
 
     This is the metadata found in storages of the plan's lakes, and metadata in any other storage
-    that refers to the plan's storage.
+    that refers to the plan's storage. Metadata under the claims of dropped tables is not counted.
 
     Attributes:
         count: Number of metadata files.
@@ -59,19 +59,20 @@ class ForeignEvidence:
         mine = claimed.get(inputs.storage, set())
         usual = grace_cutoff(context, inputs.storage, inputs.refs)
         count, samples, unknown, notes = own.foreign_metadata_count, list(own.foreign_metadata), list[str](), list[str]()
-        prefixes = _read_prefixes(context, inputs.orphans, inputs.storage)
-        for name in sorted(claimed.keys() - {inputs.storage}):
-            shared, sweep = claimed[name] & mine, last_sweep(context, name)
+        prefixes = _read_prefixes(context, inputs.orphans, inputs.storage, is_needed=count > 0)
+        for name in sorted({storage.name for storage in context.config.storages} - {inputs.storage}):
+            shared, sweep = claimed.get(name, set()) & mine, last_sweep(context, name)
             if sweep is None:
                 if shared:
                     unknown.append(f"storage {name} has no sweep")
                 continue
             found = sweep.summary(OrphanFilesSummary)
             lakes, storages = found.foreign_metadata_lakes, found.foreign_metadata_storages
-            if storages is None or inputs.storage in storages or (shared and (lakes is None or shared & set(lakes))):
+            is_relevant = storages is None or inputs.storage in storages or bool(shared and (lakes is None or shared & set(lakes)))
+            prefixes |= _read_prefixes(context, sweep, inputs.storage, is_needed=is_relevant and found.foreign_metadata_count > 0)
+            if is_relevant:
                 count += found.foreign_metadata_count
                 samples += [context.resolver().address(name, sample) for sample in found.foreign_metadata]
-                prefixes |= _read_prefixes(context, sweep, inputs.storage)
             if not shared:
                 continue
             listed_at = find_listing_time(context, sweep)
@@ -86,14 +87,15 @@ class ForeignEvidence:
         return cls(count, tuple(samples), tuple(unknown), tuple(notes), tuple(sorted(prefixes)))
 
 
-def _read_prefixes(context: RunContext, sweep: PublishedTable, storage_name: str) -> set[str]:
+def _read_prefixes(context: RunContext, sweep: PublishedTable, storage_name: str, *, is_needed: bool) -> set[str]:
     """Return the prefixes of a storage under which the foreign tables found by a sweep may have
     files.
+
+    Args:
+        is_needed: True if the sweep found foreign metadata that the plan has to consider.
     """
-    if not sweep.summary(OrphanFilesSummary).foreign_metadata_count:
-        return set()
     paths = sweep.paths(FOREIGN_PREFIXES_SIDE)
-    if not paths:  # An earlier release made the sweep, so the files may be under any prefix.
-        return {""}
+    if not paths:  # If an earlier release made the sweep, the files may be under any prefix.
+        return {""} if is_needed else set()
     rows = read_parts(context.state.files, paths, FOREIGN_PREFIXES)
     return set(rows.filter(pc.equal(rows.column("storage"), storage_name)).column("prefix").to_pylist())

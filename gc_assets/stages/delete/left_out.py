@@ -240,6 +240,7 @@ def _describe_missing(missing: Sequence[Unreadable], doubtful: Sequence[Unreadab
         )
     if foreign.prefixes:
         yield (
-            f"{'Or they' if missing or doubtful else 'they'} may belong to tables of no configured lake, whose metadata the gate "
-            "`foreign_metadata` lists. Add the catalog of these tables to lakes.yaml, or accept dead tables with `gc-assets accept`"
+            f"{'Or they' if missing or doubtful else 'they'} may belong to tables of no configured lake. The gate `foreign_metadata` "
+            "or a note of the run names their metadata. Add the catalog of these tables to lakes.yaml, or accept dead tables with "
+            "`gc-assets accept`"
         )

@@ -54,7 +54,7 @@ from gc_assets.stages.records.set_aside import with_set_aside
 from gc_assets.stages.sweep.adopted_files import NO_ADOPTED_FILES, find_adopted_files
 from gc_assets.stages.sweep.claims import claims_of, collector_paths, effective_claims
 from gc_assets.stages.sweep.foreign_files import FOREIGN, ForeignFinder
-from gc_assets.stages.sweep.foreign_metadata import directory_of
+from gc_assets.stages.sweep.foreign_metadata import StoragePrefix, directory_of
 from gc_assets.stages.sweep.known_tables import KnownTable
 from gc_assets.stages.sweep.listings import Listing
 from gc_assets.stages.sweep.live_keys import LiveKeys
@@ -156,6 +156,10 @@ class DroppedTables:
             if resolved is not None and resolved[0] == storage_name:
                 found.add((table.lake, directory_of(resolved[1])))
         return found
+
+    def contains(self, storage_name: str, place: StoragePrefix) -> bool:
+        """Check whether only dropped tables claim a prefix."""
+        return place.storage == storage_name and SuspectSplit(self.prefixes).find_prefix(place.prefix) is not None
 
     def explain_foreign(self, found: Sequence[tuple[str, str]]) -> dict[str, str]:
         """Return why foreign metadata (key, reason) delays dropped tables, by claimed prefix."""

@@ -511,6 +511,7 @@ def _summarize(
                     *foreign_notes(context, storage_name, checks.foreign_files),
                     *checks.missing_statistics,
                     *checks.dropped.notes,
+                    *checks.foreign.notes,
                     *checks.foreign.views.describe(context, storage_name),
                 ),
             )

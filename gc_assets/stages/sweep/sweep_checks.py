@@ -21,6 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 from gc_assets.core.claims import Owner, find_table_prefix
 from gc_assets.core.hashing import xxhash64
 from gc_assets.core.objects import Objects
+from gc_assets.core.printable import MAX_LISTED, show
 from gc_assets.core.sorted_hashes import sort_distinct
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import choose_session
@@ -330,7 +331,9 @@ class ForeignMetadata:
         messages: One message per metadata file.
         junk: Keys of files that are not valid metadata, with reasons.
         junk_owners: Tables whose claims contain such files, with the key of one file each.
-        prefixes: Prefixes in all storages under which the tables of the metadata may have files.
+        prefixes: Prefixes in all storages under which the tables of the metadata may have files. This
+            includes metadata under the claims of dropped tables.
+        notes: Why files under such prefixes are kept.
         dropped: Why dropped tables wait, by prefix. The metadata under their claims belongs to
             others, or is newer than the last known metadata.
         lakes: Lakes whose claims contain the metadata.
@@ -346,6 +349,7 @@ class ForeignMetadata:
     views: FormerViews = NO_FORMER_VIEWS
     junk_owners: Mapping[Owner, str] = field(default_factory=dict[Owner, str])
     prefixes: frozenset[StoragePrefix] = frozenset()
+    notes: tuple[str, ...] = ()
 
     def protected_prefixes(self, storage_name: str) -> tuple[str, ...]:
         """Return the prefixes of possible tables around junk, and the prefixes of foreign tables.
@@ -381,8 +385,8 @@ def find_foreign_metadata(
         suspects: Parts with the columns `CANDIDATES`.
         count: Number of rows in `suspects`.
         cutoff: Objects modified before this time are old.
-        dropped: The dropped tables. Their own metadata is not foreign, and foreign metadata under
-            their claims only affects them.
+        dropped: The dropped tables. Their own metadata is not foreign. Foreign metadata under their
+            claims does not refuse plans, but they wait, and the files that it names are kept.
         views: The views that catalogs list or listed. Their metadata is not foreign.
     """
     if not suspects:
@@ -400,7 +404,7 @@ def find_foreign_metadata(
     unreadable, settled = {uuid for uuid, item in known.items() if item == NEVER_NEWER}, find_settled_time(context)
     former = {item.table.table_uuid: [item.table.metadata_location] for item in dropped.tables if item.table.metadata_location is not None}
 
-    missed, of_views, kept = views.list_times(), dict[str, str](), set[StoragePrefix]()
+    missed, of_views, kept, notes = views.list_times(), dict[str, str](), set[StoragePrefix](), tuple[str, ...]()
 
     def find(suspects: DataFrame, directories: Mapping[str, bool | None]) -> list[Mapping[str, Any]]:
         rows = collect_arrow(foreign_metadata(suspects, *arguments, directories, protected, settled, missed), FOREIGN).to_pylist()
@@ -418,16 +422,35 @@ def find_foreign_metadata(
         of_dropped = [(directory, settings.get(lake)) for lake, directory in dropped.metadata_directories(context, storage_name)]
         inner = find(inside, _merge_settings([*own, *of_dropped]))
         waiting = dropped.explain_foreign([(row["key"], row["reason"]) for row in inner])
+        named = {StoragePrefix(**item): row for row in reversed(inner) for item in row["prefixes"]}
+        kept.update(named)
+        notes = _describe_named(context, {place: row for place, row in named.items() if not dropped.contains(storage_name, place)})
     rows = find(frame, _merge_settings(own))
     junk = {row["key"]: row["reason"] for row in rows if row["is_junk"]} if len(rows) < MAX_NAMED else {}
     foreign = [row for row in rows if row["key"] not in junk]
     messages = [f"{row['key']}: {row['reason']}" for row in foreign]
     lakes = frozenset(row["lake"] for row in foreign)
     prefixes = kept.union(StoragePrefix(**item) for row in foreign for item in row["prefixes"])
-    storages = frozenset(item.storage for item in prefixes) - {storage_name}
+    storages = frozenset(item["storage"] for row in foreign for item in row["prefixes"]) - {storage_name}
     owners = {Owner(row["lake"], row["claimed_by"]): row["key"] for row in reversed(rows) if row["key"] in junk and row["claimed_by"]}
     prefixes |= _find_other_claims(context, storage_name, {Owner(row["lake"], row["claimed_by"]) for row in foreign if row["claimed_by"]})
-    return ForeignMetadata(messages, junk, waiting, lakes, storages, replace(views, files=of_views), owners, frozenset(prefixes))
+    return ForeignMetadata(messages, junk, waiting, lakes, storages, replace(views, files=of_views), owners, frozenset(prefixes), notes)
+
+
+def _describe_named(context: RunContext, named: Mapping[StoragePrefix, Mapping[str, Any]]) -> tuple[str, ...]:
+    """Explain why the files under these prefixes are kept.
+
+    Args:
+        named: For each prefix, foreign metadata under the claims of a dropped table that names it.
+    """
+    resolver, places = context.resolver(), sorted(named.items())
+    notes = [
+        f"files in {resolver.address(*place)} are kept, because they may belong to a foreign table in the location of a dropped one: "
+        f"{show(row['key'])} is {row['reason']}"
+        for place, row in places[:MAX_LISTED]
+    ]
+    rest = len(places) - MAX_LISTED
+    return (*notes, f"the same applies to {rest:,} more locations") if rest > 0 else tuple(notes)
 
 
 def _find_other_claims(context: RunContext, storage_name: str, owners: Collection[Owner]) -> set[StoragePrefix]:

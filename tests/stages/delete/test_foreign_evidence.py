@@ -146,6 +146,23 @@ def test_override_leaves_the_files_in_the_storages_that_the_metadata_names(house
     assert table.table.scan().to_arrow().num_rows == 2
 
 
+def test_files_that_foreign_metadata_under_a_dropped_table_names_in_another_storage_are_kept(house: SplitTables) -> None:
+    house.put_orphan("ns/a/left.parquet", days_ago(20))
+    house.plans()
+    house.shop.catalog.drop_table("ns.c")
+    house.now += timedelta(days=1)
+    house.plans()
+    new = LakeBuilder(house.root, catalog_name="new", catalog_file="new.db", warehouse=house.root)
+    location, data = f"file://{house.root}/{METADATA}/ns/c/inner", f"file://{house.root}/{DATA}/ns/a/theirs"
+    new.keep_times()
+    table = new.table("ns.y", days_ago(40), location=location, properties={"write.data.path": data})
+    table.append(days_ago(30))
+    house.now += timedelta(days=9)
+    plans = house.plans()
+    assert {name: house.failed_gates(plan) for name, plan in plans.items()} == {DATA: set(), METADATA: set()}
+    assert house.planned_keys(DATA) == {"ns/a/left.parquet"}
+
+
 def test_override_leaves_the_files_of_the_claiming_table_in_other_storages(house: SplitTables) -> None:
     """The foreign metadata names no place on the disk with the data, but its manifests may name files there."""
     house.put_orphan("ns/a/left.parquet", days_ago(20))
