@@ -285,7 +285,8 @@ def foreign_metadata(
             their directories are kept, but the gate does not fail because of them.
         junk_samples: Keys of some of them.
         dead: Tables that users have accepted as dead.
-        unknown: Why the metadata of another storage with the same lakes is unknown.
+        unknown: Why the metadata of another storage with the same lakes is unknown. An override could
+            not protect its tables, so it is not possible.
         notes: Sentences about storages for which an earlier sweep was used.
     """
     message = "no foreign table or repository under a claimed prefix."
@@ -296,7 +297,8 @@ def foreign_metadata(
             f"{count_of(count, 'metadata object')} under claimed prefixes {'does' if count == 1 else 'do'} not belong to a configured "
             "lake: "
             f"{show_list([text for text, _ in tables], separator='; ')}{f'; and {rest:,} more' if rest > 0 else ''}. "
-            "The plan leaves out all files in their locations, even if you override the gate. "
+            "The plan leaves out all files in their locations, even if you override the gate. However, an override does not protect "
+            "files in other places that only their manifests name. "
             "Add their catalog to lakes.yaml, accept a dead table with `gc-assets accept`, or remove them manually."
         )
     if junk:
@@ -307,9 +309,13 @@ def foreign_metadata(
     if dead:
         message += f" {len(dead):,} are accepted as dead: {show_list(dead, separator='; ')}."
     if unknown:
-        message += f" The lakes also have metadata in another storage, which is unknown: {show_list(unknown, separator='; ')}. Run again."
+        message += (
+            f" The lakes also have metadata in another storage, which is unknown: {show_list(unknown, separator='; ')}. Its tables cannot "
+            "be left out, so run `gc-assets run --listing` for all storages first. If a storage does not exist any more, remove it "
+            "from lakes.yaml."
+        )
     message = " ".join([message, *notes])
-    return _result("foreign_metadata", count == 0 and not unknown, message, overridable=True, numbers={"objects": count})
+    return _result("foreign_metadata", count == 0 and not unknown, message, overridable=not unknown, numbers={"objects": count})
 
 
 def _name_tables_once(samples: Sequence[str]) -> list[tuple[str, int]]:

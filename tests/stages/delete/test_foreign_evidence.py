@@ -279,5 +279,12 @@ def test_data_of_a_dropped_table_waits_for_the_storage_with_its_metadata(house: 
 
 def test_gate_names_why_the_metadata_is_unknown() -> None:
     gate = gates.foreign_metadata(0, [], unknown=["storage meta has no sweep"])
-    assert not gate.passed
+    assert (gate.passed, gate.overridable) == (False, False)
     assert "storage meta has no sweep" in gate.message
+    assert "`gc-assets run --listing`" in gate.message
+
+
+def test_gate_names_what_its_override_does_not_protect() -> None:
+    gate = gates.foreign_metadata(1, ["t/metadata/v1.metadata.json: table"])
+    assert gate.overridable
+    assert "an override does not protect files in other places that only their manifests name" in gate.message
