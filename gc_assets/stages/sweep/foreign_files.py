@@ -36,9 +36,10 @@ from gc_assets.engine.tables import WrittenParts, write_parts
 from gc_assets.lakes.other_formats import OTHER_FORMATS, OtherFormat
 from gc_assets.stages.mark.manifest_entries import find_segments
 from gc_assets.stages.records.accepted_prefixes import accepted_prefixes
-from gc_assets.stages.records.accepted_runs import newest_accepted_plan
+from gc_assets.stages.records.accepted_runs import newest_accepted_run
 from gc_assets.stages.sweep.claims import effective_claims
 from gc_assets.stages.sweep.storage_column import StorageColumn
+from gc_assets.stages.sweep.table_memory import open_sweep
 from gc_assets.state.arrow_types import STRING
 from gc_assets.state.journal import PublishedTable, TableRun
 from gc_assets.state.parts import read_parts
@@ -54,7 +55,7 @@ from gc_assets.state.side_tables import (
     TARGETS,
     TARGETS_SIDE,
 )
-from gc_assets.state.summaries import ForeignFiles, LakeRefsSummary
+from gc_assets.state.summaries import DeletionPlanSummary, ForeignFiles, LakeRefsSummary
 
 FOREIGN: Final = "foreign"
 _LOCATED: Final = pa.schema([("storage", pa.string()), ("key", pa.string())])
@@ -193,12 +194,13 @@ def claim_ages(
     listed, _ = effective_claims(context, storage_name, tables)
     current = [*_owners(listed), *sorted(dropped)]
     shields = {claim.prefix for claim in listed if not claim.collect and claim.table is None}
-    accepted = newest_accepted_plan(context, storage_name)
-    if accepted is None:
+    run = newest_accepted_run(context, storage_name)
+    if run is None:
         ages = ClaimAges().continue_with(current, None)
         return ages, ages
+    accepted = run.summary(DeletionPlanSummary).header
     now = max(table.summary(LakeRefsSummary).frozen_at for table in tables if table.receipt.asset == LAKE_REFS.name)
-    swept = context.state.current(storage_name, ORPHAN_FILES.name, accepted.run_date)
+    swept = open_sweep(context, storage_name, run)
     if swept is not None and swept.paths(CLAIMED_SIDE):
         rows = read_parts(context.state.files, swept.paths(CLAIMED_SIDE), CLAIMED)
         ages, seen = _read_ages(rows, "since"), _read_ages(rows, "seen")

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from gc_assets.config.models import LakeConfig
 from gc_assets.core.plan import GateResult, PlanHeader
 from gc_assets.stages.read.acceptances import describe_accepted_prefix
 from gc_assets.stages.records.accepted_prefixes import accept_prefix
@@ -223,6 +224,28 @@ def test_claim_is_new_after_an_upgrade_and_on_the_same_date(spark: SparkSession,
     runs.run("repeated", days_ago(4) + timedelta(hours=1))
     runs.run("next", days_ago(0))
     assert runs.plans == {name: {house.key(lost)} for name in ("before", "upgraded", "repeated", "next")}
+
+
+def test_claims_keep_their_age_after_a_refused_run_of_the_same_date(spark: SparkSession, tmp_path: Path) -> None:
+    """A lake was missing in `lakes.yaml` for one run, which the gate `lakes_present` refused."""
+    house = Lakehouse(spark, tmp_path, settings={"gates": {"max_delete_share": 1.0}}, now=days_ago(5))
+    lakes = {name: LakeBuilder(house.root, catalog_name=name, catalog_file=f"{name}.db") for name in ("one", "two")}
+    garbage: set[str] = set()
+    for name, lake in lakes.items():
+        table = lake.table(f"db.{name}", days_ago(40))
+        table.append(days_ago(30))
+        garbage |= {house.key(path) for path in table.leftovers(days_ago(20), 1)}
+        lake.date_files(days_ago(20))
+    both: list[LakeConfig] = [lake.config(name) for name, lake in lakes.items()]
+    house.lakes = both
+    runs = LaterRuns(house, lakes["one"], set())
+    runs.run("before", days_ago(5))
+    house.lakes = both[:1]
+    refused = runs.run("without two", days_ago(5) + timedelta(hours=1))
+    house.lakes = both
+    runs.run("with two again", days_ago(4))
+    assert "lakes_present" in house.failed_gates(refused)
+    assert runs.plans["before"] == runs.plans["with two again"] == garbage
 
 
 def test_foreign_file_of_an_earlier_plan_is_not_purged(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
