@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 
 from gc_assets.core.errors import StateError
+from gc_assets.core.text_index import TextIndex
 from gc_assets.engine.state_scan import decode_each
 from gc_assets.engine.tables import spark_schema
 from gc_assets.engine.tasks import map_tasks, task_numbers
@@ -36,12 +37,14 @@ class Expanding:
     addresses: pa.Array
     witness: NDArray[np.int64]
     must_exist: NDArray[np.bool_]
+    index: TextIndex
 
     @classmethod
     def of(cls, states: NumberedStates) -> Expanding:
         rows = states.witnesses.filter(states.witnesses.column("expands"))
         numbers, must_exist = rows.column("witness").to_numpy(), rows.column("container_must_exist").to_numpy()
-        return cls(rows.column("container").combine_chunks(), numbers, must_exist)
+        addresses = rows.column("container").combine_chunks()
+        return cls(addresses, numbers, must_exist, TextIndex(addresses))
 
     def match(self, entries: pa.Table) -> tuple[pa.Table, NDArray[np.int64]]:
         """Select the entries of these containers.
@@ -50,7 +53,7 @@ class Expanding:
             The entries, and the position of each entry's container.
         """
         containers, container = encode(entries.column("container"))
-        position = pc.fill_null(pc.index_in(containers, self.addresses), -1).to_numpy(zero_copy_only=False)[container]
+        position = self.index.find(containers)[container]
         selected = np.flatnonzero(position >= 0)
         position = position[selected]
         if len(selected) < entries.num_rows:
