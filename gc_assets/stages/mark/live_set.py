@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -384,10 +384,9 @@ class LiveSet:
         history = self.context.state.history(self.lake, MANIFEST_ENTRIES.name)
         # Runs without rows are part of compacted segments, which can only be read as a whole.
         runs = [run for run in history if run.run_id in wanted or not run.entry.parts]
-        states = read_parts(self._files, list(self._states), STATES, ["address", "files"])
         for complete in (False, True):  # containers needed only by an earlier run may be missing in reduced segments
             cache = self.context.state.segments(runs, complete=complete)
-            missing = _find_missing(states, read_parts(self._files, cache.paths(CONTAINERS_SIDE), CONTAINERS, ["container", "files"]))
+            missing = _find_missing(self._files, self._states, tuple(cache.paths(CONTAINERS_SIDE)))
             if not len(missing):
                 return cache
         raise StateError(
@@ -419,14 +418,20 @@ class _MapKeyed:
         return self.task(self.scan(batches))
 
 
-def _find_missing(states: pa.Table, index: pa.Table) -> pa.ChunkedArray:
+@lru_cache(maxsize=4)
+def _find_missing(files: Files, state_paths: tuple[str, ...], index_paths: tuple[str, ...]) -> pa.ChunkedArray:
     """Return containers for which fewer file entries are cached than the walk found.
 
+    Several stages of a run use the same parts, which are never rewritten under the same name.
+
     Args:
-        states: Columns address and files of `STATES`.
-        index: Columns container and files of `CONTAINERS`. A container may have been decoded again
-            since then.
+        files: The state.
+        state_paths: Parts with the columns `STATES`.
+        index_paths: Parts with the columns `CONTAINERS`. A container may have been decoded again
+            since the walk.
     """
+    states = read_parts(files, list(state_paths), STATES, ["address", "files"])
+    index = read_parts(files, list(index_paths), CONTAINERS, ["container", "files"])
     counted = index.group_by("container").aggregate([("files", "sum")])
     found = counted.column("files_sum").take(pc.index_in(states.column("address"), counted.column("container")))
     return states.column("address").filter(pc.less(pc.fill_null(found, 0), pc.fill_null(states.column("files"), 0)))
