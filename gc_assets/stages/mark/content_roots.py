@@ -1,8 +1,4 @@
-"""Rank content roots by commit state, and find all reachable containers.
-
-The walk is a single Arrow task. Although a lake has millions of files, it has only thousands of
-containers, so one Spark join per level would take longer than the walk.
-"""
+"""Rank content roots by commit state."""
 
 from __future__ import annotations
 
@@ -18,7 +14,6 @@ from gc_assets.core.errors import StateError
 from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.file_kinds import INFORMATIONAL_KINDS, Kind
 from gc_assets.lakes.protocol import DANGLING, EDIT_PARENT, EXPIRED, REMOVE_SNAPSHOT, RETAINED
-from gc_assets.stages.mark.edges import EdgeIndex
 from gc_assets.state.arrow_types import CONTENT_ROOT
 from gc_assets.state.files import Files
 from gc_assets.state.journal import PublishedTable
@@ -251,27 +246,6 @@ def _refuse_unknown_states(commits: pa.Table) -> None:
         )
 
 
-def closure(roots: pa.Table, edges: EdgeIndex) -> pa.Table:
-    """Find all reachable containers, each with the strongest commit that needs it.
-
-    Roots and result have the columns `ROOTS`. A container is only visited again for a stronger
-    commit, or for an equally strong one that requires it to exist. Therefore, the walk ends even if
-    there are cycles. Children of an optional container are optional too.
-    """
-    found = _keep_strongest(roots.filter(roots.column("is_container")))
-    frontier = found
-    while frontier.num_rows:
-        candidates = edges.children_of(frontier)
-        at = pc.index_in(candidates.column("address"), found.column("address"))
-        known, required = found.column("rank").take(at), found.column("must_exist").take(at)
-        no_less = pc.and_(pc.equal(candidates.column("rank"), known), pc.and_(candidates.column("must_exist"), pc.invert(required)))
-        frontier = candidates.filter(pc.fill_null(pc.or_(pc.less(candidates.column("rank"), known), no_less), True))
-        # An equally strong row does not add a container, but may add a size or `must_exist`.
-        no_weaker = candidates.filter(pc.fill_null(pc.less_equal(candidates.column("rank"), known), True))
-        found = _keep_strongest(pa.concat_tables([found, no_weaker]))
-    return found
-
-
 def list_kept_containers(tables: RootTables, containers: pa.Table) -> pa.Table:
     """Return the containers that only expired commits need as live files, if metadata is claimed.
 
@@ -282,29 +256,6 @@ def list_kept_containers(tables: RootTables, containers: pa.Table) -> pa.Table:
     no = pa.array(np.zeros(kept.num_rows, bool))
     rank = pa.array(np.full(kept.num_rows, SPARED, np.int8))
     return replace_columns(kept, {"is_container": no, "must_exist": no, "rank": rank}).select(ROOTS.names).cast(ROOTS)
-
-
-def _keep_strongest(rows: pa.Table) -> pa.Table:
-    """Keep the strongest row per address, regardless of row order.
-
-    The strongest row has the lowest rank, then the first commit id, table and parent. It becomes
-    the witness. The size is the maximum over all rows, and the object must exist if any row
-    requires it.
-    """
-    if not rows.num_rows:
-        return rows.select(ROOTS.names).cast(ROOTS)
-    order = pc.sort_indices(rows, [(name, "ascending") for name in ("rank", "commit_id", "table_uuid", "parent", "kind")]).to_numpy()
-    encoded = rows.column("address").combine_chunks().dictionary_encode()
-    ids, count = encoded.indices.to_numpy(), len(encoded.dictionary)
-    size, must_exist = np.full(count, -1, np.int64), np.zeros(count, np.bool_)
-    np.maximum.at(size, ids, pc.fill_null(rows.column("size_bytes"), -1).to_numpy())
-    must_exist[ids[rows.column("must_exist").to_numpy()]] = True
-    _, first = np.unique(ids[order], return_index=True)
-    kept = order[np.sort(first)]
-    size, must_exist = size[ids[kept]], must_exist[ids[kept]]
-    columns = {"size_bytes": pa.array(size, mask=size < 0), "must_exist": pa.array(must_exist)}
-    strongest = rows.take(kept)
-    return pa.table({name: columns[name] if name in columns else strongest.column(name) for name in ROOTS.names}).cast(ROOTS)
 
 
 def _commit_identity(rows: pa.Table, commit: str) -> pa.ChunkedArray:

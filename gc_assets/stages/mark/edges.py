@@ -1,19 +1,19 @@
 """Index the edges between containers by parent.
 
 Every manifest list names all manifests of its table, so a lake has about a hundred times more edges
-than containers. To save memory, edges are stored as numbers, with about 14 bytes each.
+than containers. To save memory, edges are stored as numbers, with about 9 bytes each.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from gc_assets.state.files import Files
 from gc_assets.state.parts import open_part
@@ -22,26 +22,41 @@ from gc_assets.state.side_tables import EDGES
 # Edge columns read by the walk.
 _COLUMNS: Final = ["container", "address", "kind", "storage", "key", "size_bytes", "must_exist"]
 _STRINGS: Final = [name for name in _COLUMNS if EDGES.field(name).type == pa.string()]
-# Columns that are determined by the child's address.
-_CHILD_COLUMNS: Final = ["address", "storage", "key"]
+# Columns of a child, which its address determines.
+CHILDREN: Final = pa.schema([EDGES.field(name) for name in ("address", "kind", "storage", "key")])
+_DETAILS: Final = CHILDREN.remove(0)
 # Maximum number of edges that are followed in one step, to limit its memory.
 MAX_STEP_EDGES: Final = 1_000_000
 
-_Ids = npt.NDArray[np.int32]
-_Numbers = npt.NDArray[np.int64]
+Numbers = NDArray[np.int32]
+_Positions = NDArray[np.int64]
+
+
+class Edges(NamedTuple):
+    """Some edges, as columns of equal length. Containers are numbers, and an unknown size is -1."""
+
+    parent: Numbers
+    child: Numbers
+    size: _Positions
+    must_exist: NDArray[np.bool_]
 
 
 def read_edges(files: Files, paths: Sequence[str]) -> EdgeIndex:
     """Read the edges of these parts, one part at a time."""
     sources = [open_part(content, _STRINGS) for content in files.contents(list(paths))]
-    return EdgeIndex((source.read(_COLUMNS) for source in sources), sum(source.metadata.num_rows for source in sources))
+    # Threads would keep memory for themselves.
+    return EdgeIndex((source.read(_COLUMNS, use_threads=False) for source in sources), sum(source.metadata.num_rows for source in sources))
 
 
 class EdgeIndex:
     """A lake's edges between containers, indexed by parent.
 
-    Rows with the same address are assumed to have the same storage and key, because a single
-    resolver resolved all of them.
+    Containers are numbered in the order of their addresses. Rows with the same address are assumed
+    to have the same kind, storage and key.
+
+    Attributes:
+        containers: All containers in edges by number (columns `CHILDREN`). If a container is not a
+            child, only its address is known.
     """
 
     def __init__(self, parts: Iterable[pa.Table], count: int) -> None:
@@ -51,125 +66,93 @@ class EdgeIndex:
             parts: Edges (columns `EDGES`, without the columns that only decoders need).
             count: Number of edges.
         """
-        parents, addresses, kinds = _Encoder(count), _Encoder(count), _Encoder(count)
-        self._size, self._must_exist = np.empty(count, np.int32), np.empty(count, np.bool_)
-        children = [pa.schema([EDGES.field(name) for name in _CHILD_COLUMNS]).empty_table()]
+        self._child_of, self._size, self._must_exist = np.empty(count, np.int32), np.empty(count, np.int32), np.empty(count, np.bool_)
+        names, starts, parents = _Numbering(), [np.empty(0, np.int64)], [np.empty(0, np.int32)]
+        named, details = [np.empty(0, np.int32)], [_DETAILS.empty_table()]
         end = 0
-        for part in parts:
-            start, end = end, end + part.num_rows
+        for part in filter(len, parts):
+            start, end = end, end + len(part)
+            parent, child = names.add(part.column("container")), names.add(part.column("address"))
+            # A container's edges are adjacent. If it was decoded twice, it has two such runs.
+            is_start = np.diff(parent, prepend=-1) != 0
+            starts.append(np.flatnonzero(is_start) + start)
+            parents.append(parent[is_start])
+            first = _first_of_each(child)
+            named.append(child[first])
+            details.append(part.select(_DETAILS.names).take(pa.array(first)).cast(_DETAILS))
             size = pc.fill_null(part.column("size_bytes"), -1).to_numpy()
-            if self._size.dtype == np.int32 and size.max(initial=0) >= 2**31:
+            if self._size.dtype == np.int32 and size.max() >= 2**31:
                 self._size = self._size.astype(np.int64)
-            self._size[start:end], self._must_exist[start:end] = size, part.column("must_exist").to_numpy()
-            parents.add(part.column("container"))
-            kinds.add(part.column("kind"))
-            children.append(_first_of_each(part.select(_CHILD_COLUMNS), addresses.add(part.column("address"))))
-        self._kinds, kind_of = kinds.merge()
-        self._kind_of = kind_of.astype(np.int8)
-        distinct, self._child_of = addresses.merge()
-        known = pa.concat_tables(children)
-        self._children = known.take(pc.index_in(distinct, known.column("address").combine_chunks()))
-        self._parents, parent_of = parents.merge()
-        # A container's edges are adjacent. If it was decoded twice, it has two such ranges.
-        is_start = np.ones(count, np.bool_)
-        np.not_equal(parent_of[1:], parent_of[:-1], out=is_start[1:])
-        starts = np.flatnonzero(is_start)
-        by_parent = np.argsort(parent_of[starts], kind="stable")
-        self._starts, self._lengths = starts[by_parent], np.diff(starts, append=count)[by_parent]
-        self._first_run = np.searchsorted(parent_of[starts][by_parent], np.arange(len(self._parents) + 1))
+            self._child_of[start:end], self._size[start:end] = child, size
+            self._must_exist[start:end] = part.column("must_exist").to_numpy()
+        addresses, numbers = names.merge()
+        for start in range(0, count, MAX_STEP_EDGES):
+            some = self._child_of[start : start + MAX_STEP_EDGES]
+            some[:] = numbers[some]
+        start_of, parent_of = np.concatenate(starts), numbers[np.concatenate(parents)]
+        by_parent = np.argsort(parent_of, kind="stable")
+        self._starts, self._lengths = start_of[by_parent], np.diff(start_of, append=count)[by_parent]
+        self._first_run = np.searchsorted(parent_of[by_parent], np.arange(len(addresses) + 1))
+        row_of = np.full(len(addresses), -1, np.int64)
+        row_of[numbers[np.concatenate(named)]] = np.arange(sum(map(len, named)))
+        known = pa.concat_tables(details).take(pa.array(row_of, mask=row_of < 0))
+        self.containers = pa.table([addresses, *known.columns], CHILDREN)
 
     def with_optional(self, addresses: pa.Array) -> EdgeIndex:
         """Return a copy in which children with these addresses do not have to exist."""
-        optional = pc.is_in(self._children.column("address"), addresses).to_numpy()
+        optional = pc.is_in(self.containers.column("address"), addresses).to_numpy()
         changed = copy.copy(self)
         changed._must_exist = self._must_exist & ~optional[self._child_of]
         return changed
 
-    def children_of(self, frontier: pa.Table) -> pa.Table:
-        """Return the distinct children of the containers in `frontier`.
-
-        A child inherits from its strongest parent, which has the lowest rank, then the first commit
-        id, then the first address. The child's size is the maximum over all edges. It must exist if
-        any required parent requires it.
-
-        Args:
-            frontier: Containers with the columns `ROOTS`, which the result has too.
-        """
-        ordered = frontier.sort_by([("rank", "ascending"), ("commit_id", "ascending"), ("address", "ascending")])
-        parent_must, count = ordered.column("must_exist").to_numpy(), self._children.num_rows
-        first, strongest = np.full(count, -1, np.int64), np.zeros(count, np.int32)
-        size, must_exist = np.full(count, -1, np.int64), np.zeros(count, np.bool_)
-        for edges, strength in self._follow(ordered.column("address").combine_chunks()):
-            child = self._child_of[edges]
-            new = first[child] < 0
-            # If several edges lead to a child, the first one wins, because it is assigned last.
-            first[child[new][::-1]], strongest[child[new][::-1]] = edges[new][::-1], strength[new][::-1]
-            np.maximum.at(size, child, self._size[edges].astype(np.int64))
-            must_exist[child[self._must_exist[edges] & parent_must[strength]]] = True
-        found = np.flatnonzero(first >= 0)
-        own = self._children.take(pa.array(found))
-        inherited = ordered.select(["address", "rank", "commit_id", "table_uuid"]).take(pa.array(strongest[found]))
-        columns = {name: own.column(name) for name in _CHILD_COLUMNS} | {
-            "kind": self._kinds.take(pa.array(self._kind_of[first[found]])),
-            "is_container": pa.repeat(True, len(found)),
-            "size_bytes": pa.array(size[found], mask=size[found] < 0),
-            "must_exist": pa.array(must_exist[found]),
-            "parent": inherited.column("address"),
-            **{name: inherited.column(name) for name in ("rank", "commit_id", "table_uuid")},
-        }
-        return pa.table({name: columns[name] for name in frontier.column_names}).cast(frontier.schema)
-
-    def _follow(self, ordered: pa.Array) -> Iterator[tuple[_Numbers, _Ids]]:
-        """Yield edges and the position of each edge's parent, ordered by position."""
-        found = pc.index_in(ordered, self._parents)
-        positions = np.flatnonzero(found.is_valid())
-        parents = found.drop_null().to_numpy()
-        first, runs_of = self._first_run[parents], np.diff(self._first_run)[parents]
-        runs, position_of = _ranges(first, runs_of), np.repeat(positions.astype(np.int32), runs_of)
+    def follow(self, parents: Numbers) -> Iterator[Edges]:
+        """Yield the edges of these parents, at most `MAX_STEP_EDGES` and one parent's at a time."""
+        counts = np.diff(self._first_run)[parents]
+        runs, parent_of = _ranges(self._first_run[parents], counts), np.repeat(parents, counts)
         steps = np.cumsum(self._lengths[runs]) // MAX_STEP_EDGES
         for some in np.split(np.arange(len(runs)), np.flatnonzero(np.diff(steps)) + 1):
             lengths = self._lengths[runs[some]]
-            yield _ranges(self._starts[runs[some]], lengths), np.repeat(position_of[some], lengths)
+            at = _ranges(self._starts[runs[some]], lengths)
+            yield Edges(np.repeat(parent_of[some], lengths), self._child_of[at], self._size[at].astype(np.int64), self._must_exist[at])
 
 
-def _ranges(starts: _Numbers, lengths: _Numbers) -> _Numbers:
+class _Numbering:
+    """Number the strings of several columns, which are added one at a time."""
+
+    def __init__(self) -> None:
+        self._dictionaries = [pa.array([], pa.string())]
+        self._count = 0
+
+    def add(self, column: pa.ChunkedArray) -> Numbers:
+        """Return a preliminary number for each row. A string has different ones in other columns."""
+        encoded = (column if pa.types.is_dictionary(column.type) else column.dictionary_encode()).unify_dictionaries().combine_chunks()
+        numbers = encoded.indices.to_numpy() + np.int32(self._count)
+        self._dictionaries.append(encoded.dictionary)
+        self._count += len(encoded.dictionary)
+        return numbers
+
+    def merge(self) -> tuple[pa.Array, Numbers]:
+        """Return the distinct strings in order, and for each preliminary number the final one."""
+        strings = pa.concat_arrays(self._dictionaries)
+        self._dictionaries.clear()
+        order = pc.sort_indices(strings)
+        strings, order = strings.take(order), order.to_numpy()
+        is_first = np.ones(len(order), np.bool_)
+        is_first[1:] = pc.not_equal(strings[1:], strings[:-1]).to_numpy(zero_copy_only=False)
+        numbers = np.empty(len(order), np.int32)
+        numbers[order] = np.cumsum(is_first) - 1
+        return strings.filter(pa.array(is_first)), numbers
+
+
+def _first_of_each(numbers: Numbers) -> _Positions:
+    """Return the position of the first occurrence of each number."""
+    low = numbers.min()
+    first = np.full(numbers.max() - low + 1, -1, np.int64)
+    first[numbers[::-1] - low] = np.arange(len(numbers) - 1, -1, -1)
+    return first[first >= 0]
+
+
+def _ranges(starts: _Positions, lengths: _Positions) -> _Positions:
     """Concatenate the numbers of all ranges."""
     ends = np.cumsum(lengths)
     return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - lengths), lengths)
-
-
-class _Encoder:
-    """Encode the strings of a column as numbers, in row order."""
-
-    def __init__(self, count: int) -> None:
-        self._ids = np.empty(count, np.int32)
-        self._rows = self._values = 0
-        self._dictionaries = [pa.array([], pa.string())]
-
-    def add(self, column: pa.ChunkedArray) -> _Ids:
-        """Add rows, and return numbers that are only valid among these rows."""
-        if not len(column):
-            return np.empty(0, np.int32)
-        encoded = (column if pa.types.is_dictionary(column.type) else column.dictionary_encode()).unify_dictionaries().combine_chunks()
-        indices = encoded.indices.to_numpy()
-        np.add(indices, self._values, out=self._ids[self._rows : self._rows + len(indices)])
-        self._rows += len(indices)
-        self._values += len(encoded.dictionary)
-        self._dictionaries.append(encoded.dictionary)
-        return indices
-
-    def merge(self) -> tuple[pa.Array, _Ids]:
-        """Return the distinct strings of all rows, and for each row the number of its string."""
-        merged = pa.concat_arrays(self._dictionaries).dictionary_encode()
-        new_ids = merged.indices.to_numpy()
-        for start in range(0, len(self._ids), MAX_STEP_EDGES):
-            some = self._ids[start : start + MAX_STEP_EDGES]
-            some[:] = new_ids[some]
-        return merged.dictionary, self._ids
-
-
-def _first_of_each(children: pa.Table, ids: _Ids) -> pa.Table:
-    """Return the first row for each number, with decoded strings."""
-    _, first = np.unique(ids, return_index=True)
-    rows = children.take(pa.array(first))
-    return pa.table({name: rows.column(name).cast(pa.string()) for name in _CHILD_COLUMNS})

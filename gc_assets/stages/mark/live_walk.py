@@ -14,9 +14,10 @@ from gc_assets.core.errors import LakeUnreadable
 from gc_assets.core.units import count_of
 from gc_assets.engine.tables import report_parts, write_parts
 from gc_assets.lakes.file_kinds import INFORMATIONAL_KINDS, LEAF_CONTAINER_KINDS, ROOT_KINDS, Kind
+from gc_assets.stages.mark.closure import closure
 from gc_assets.stages.mark.container_states import build_states, digest_states
 from gc_assets.stages.mark.content_index import ContentIndex
-from gc_assets.stages.mark.content_roots import HELD, RELEASED, SPARED, RootTables, closure, list_kept_containers, read_content_roots
+from gc_assets.stages.mark.content_roots import HELD, RELEASED, SPARED, RootTables, list_kept_containers, read_content_roots
 from gc_assets.stages.mark.edges import EdgeIndex, read_edges
 from gc_assets.stages.mark.former_metadata import read_live_roots
 from gc_assets.stages.mark.last_known import (

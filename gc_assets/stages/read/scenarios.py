@@ -22,11 +22,11 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_rows, report_parts, write_parts
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.protocol import RETAINED, FrozenRefs, Lake
+from gc_assets.stages.mark.closure import closure
 from gc_assets.stages.mark.content_roots import (
     SPARED,
     RetentionTables,
     RootTables,
-    closure,
     find_root_inputs,
     list_kept_containers,
     open_root_tables,

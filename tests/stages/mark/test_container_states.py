@@ -7,8 +7,9 @@ from typing import Any
 import pyarrow as pa
 
 from gc_assets.lakes.file_kinds import Kind
+from gc_assets.stages.mark.closure import closure
 from gc_assets.stages.mark.container_states import build_states, digest_states, number_states
-from gc_assets.stages.mark.content_roots import closure, rank_by_contents
+from gc_assets.stages.mark.content_roots import rank_by_contents
 from gc_assets.stages.mark.edges import EdgeIndex
 from gc_assets.state.schemas import LIVE_CONTENTS
 from gc_assets.state.side_tables import CONTAINERS, ROOTS

@@ -1,135 +1,23 @@
-"""Ranks of content roots and containers, compared with a walk that shares no code with the stage."""
+"""Ranks of content roots."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import StateError
 from gc_assets.stages.mark.content_roots import DEAD, HELD, REACHED, RELEASED, SPARED, RootTables, read_content_roots
-from gc_assets.stages.mark.content_roots import closure as closure_of
-from gc_assets.stages.mark.edges import EdgeIndex
 from gc_assets.state.files import Files
 from gc_assets.state.parts import PartWriter
 from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_PLAN, REACHABLE_SNAPSHOTS
-from gc_assets.state.side_tables import EDGES, PINNED, ROOTS
+from gc_assets.state.side_tables import PINNED
 
 NOW = Clock().now()
-
-
-def roots(rows: list[tuple[str, int, str | None]]) -> pa.Table:
-    """Return containers from rows of (address, rank, commit)."""
-    containers = [
-        {"address": address, "kind": "manifest", "is_container": True, "must_exist": True, "rank": rank, "commit_id": commit}
-        for address, rank, commit in rows
-    ]
-    return pa.Table.from_pylist(containers, schema=ROOTS)
-
-
-def edges(rows: list[tuple[str, str]], **more: Any) -> pa.Table:
-    children = [{"container": parent, "address": child, "kind": "manifest", "must_exist": True, **more} for parent, child in rows]
-    return pa.Table.from_pylist(children, schema=EDGES)
-
-
-def closure(roots: pa.Table, edges: pa.Table) -> pa.Table:
-    return closure_of(roots, EdgeIndex([edges], edges.num_rows))
-
-
-def ranks(found: pa.Table) -> dict[str, int]:
-    assert found.schema == ROOTS
-    assert len(set(found.column("address").to_pylist())) == found.num_rows
-    return dict(zip(found.column("address").to_pylist(), found.column("rank").to_pylist(), strict=True))
-
-
-@dataclass(frozen=True)
-class Forest:
-    """Content roots with ranks, and edges between containers, including cycles."""
-
-    points: tuple[tuple[str, int, str | None], ...]
-    names: tuple[tuple[str, str], ...]
-
-    def reachable(self, address: str) -> set[str]:
-        found, pending = {address}, [address]
-        while pending:
-            current = pending.pop()
-            for parent, child in self.names:
-                if parent == current and child not in found:
-                    found.add(child)
-                    pending.append(child)
-        return found
-
-
-ADDRESSES = st.sampled_from([f"c{number}" for number in range(9)])
-FORESTS = st.builds(
-    Forest,
-    st.lists(st.tuples(ADDRESSES, st.integers(REACHED, DEAD), st.sampled_from(["x", "y", "z", None])), max_size=7).map(tuple),
-    st.lists(st.tuples(ADDRESSES, ADDRESSES), max_size=16).map(tuple),
-)
-
-
-@settings(max_examples=150, deadline=None)
-@given(FORESTS)
-def test_container_has_the_strongest_rank_and_a_commit_of_that_rank(forest: Forest) -> None:
-    reaching: dict[str, list[tuple[int, str | None]]] = {}
-    for address, rank, commit in forest.points:
-        for container in forest.reachable(address):
-            reaching.setdefault(container, []).append((rank, commit))
-    found = closure(roots(list(forest.points)), edges(list(forest.names)))
-    assert ranks(found) == {address: min(rank for rank, _ in needed) for address, needed in reaching.items()}
-    for row in found.to_pylist():
-        assert (row["rank"], row["commit_id"]) in reaching[row["address"]]
-        assert row["parent"] is None or (row["parent"], row["address"]) in forest.names
-
-
-@settings(max_examples=50, deadline=None)
-@given(FORESTS, st.randoms())
-def test_order_of_rows_does_not_change_ranks(forest: Forest, random: Any) -> None:
-    points, names = list(forest.points), list(forest.names)
-    expected = ranks(closure(roots(points), edges(names)))
-    random.shuffle(points)
-    random.shuffle(names)
-    assert ranks(closure(roots(points), edges(names))) == expected
-
-
-def test_walk_ends_at_a_container_that_names_itself() -> None:
-    assert ranks(closure(roots([("a", HELD, "x")]), edges([("a", "a"), ("a", "b"), ("b", "a")]))) == {"a": HELD, "b": HELD}
-
-
-def test_stronger_commit_found_later_raises_the_ranks_of_children() -> None:
-    """The expired commit reaches `d` one level before the retained one."""
-    found = closure(roots([("a", HELD, "old"), ("b", REACHED, "new")]), edges([("a", "d"), ("b", "c"), ("c", "d"), ("d", "e")]))
-    assert ranks(found) == {"a": HELD, "b": REACHED, "c": REACHED, "d": REACHED, "e": REACHED}
-
-
-def test_files_are_not_followed() -> None:
-    leaf = roots([("a", REACHED, "x")]).set_column(2, "is_container", pa.array([False]))
-    assert closure(leaf, edges([("a", "b")])).num_rows == 0
-
-
-def test_no_roots_give_no_containers() -> None:
-    assert closure(roots([]), edges([("a", "b")])).num_rows == 0
-
-
-def test_container_has_the_size_that_any_edge_records() -> None:
-    both = pa.concat_tables([edges([("a", "c")]), edges([("b", "c")], size_bytes=7)])
-    found = closure(roots([("a", REACHED, "x"), ("b", REACHED, "x")]), both)
-    assert {row["address"]: row["size_bytes"] for row in found.to_pylist()}["c"] == 7
-
-
-@pytest.mark.parametrize("weaker", [REACHED, DEAD])
-def test_container_that_one_commit_requires_must_exist(weaker: int) -> None:
-    """Another commit, which reaches it first, allows it to be absent."""
-    optional = edges([("a", "d")], must_exist=False)
-    found = closure(roots([("a", weaker, "x"), ("b", REACHED, "y")]), pa.concat_tables([optional, edges([("b", "c"), ("c", "d")])]))
-    assert {row["address"]: row["must_exist"] for row in found.to_pylist()}["d"]
 
 
 def tables(

@@ -1,0 +1,146 @@
+"""Find all containers that content roots reach.
+
+The walk is a single task. Although a lake has millions of files, it has only thousands of
+containers, so one Spark join per level would take longer. During the walk, containers and roots are
+numbers, because strings would take most of its time and memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from gc_assets.stages.mark.edges import CHILDREN, EdgeIndex, Numbers
+from gc_assets.state.side_tables import ROOTS
+
+# Columns by which roots are compared. If all are equal, the first container by address is stronger.
+_STRENGTH: Final = ("rank", "commit_id", "table_uuid", "parent")
+_OF_WITNESS: Final = ["rank", "commit_id", "table_uuid"]
+# The strength of containers that no root reaches. Root 0 is the strongest.
+_UNREACHED: Final = np.int32(2**31 - 1)
+
+
+def closure(roots: pa.Table, edges: EdgeIndex) -> pa.Table:
+    """Find all reachable containers, each with the strongest commit that needs it.
+
+    The strongest root of a container has the lowest rank, then the first commit id, table and
+    address. The container's parent is on a shortest path from this root. Its size is the maximum
+    over its roots and the edges of reachable parents. It must exist if any root or edge requires
+    it, but children of an optional container are optional too.
+
+    The result does not depend on the order of roots and edges, except for the order of its rows. If
+    it is computed for each table's roots, the closure of all results without edges is the same.
+
+    Args:
+        roots: Content roots (columns `ROOTS`), of which only containers are followed.
+        edges: Edges between containers.
+
+    Returns:
+        One row per container, with the columns `ROOTS`.
+    """
+    rows, number_of, count = _sort_by_strength(roots, edges)
+    found = _WalkState.of_roots(roots.select(["size_bytes", "must_exist"]).take(pa.array(rows)), number_of, count)
+    own = found.list_reached()
+    own_rows = pa.array(rows[found.strength[own]])
+    found.follow(own, edges)
+    others = np.setdiff1d(found.list_reached(), own)
+    numbers = np.concatenate([own, others])
+    size, parent = found.size[numbers], found.parent[numbers]
+    containers = pa.concat_tables([roots.select(CHILDREN.names).take(own_rows).cast(CHILDREN), edges.containers.take(pa.array(others))])
+    witnesses = roots.select(_OF_WITNESS).take(pa.array(rows[found.strength[numbers]]))
+    own_parents = pa.chunked_array([*roots.column("parent").take(own_rows).chunks, pa.nulls(len(others), pa.string())])
+    columns = {
+        **dict(zip(CHILDREN.names, containers.columns, strict=True)),
+        **dict(zip(_OF_WITNESS, witnesses.columns, strict=True)),
+        "is_container": pa.repeat(True, len(numbers)),
+        "size_bytes": pa.array(size, mask=size < 0),
+        "must_exist": pa.array(found.must_exist[numbers]),
+        "parent": pc.coalesce(edges.containers.column("address").take(pa.array(parent, mask=parent < 0)), own_parents),
+    }
+    return pa.table({name: columns[name] for name in ROOTS.names}, ROOTS)
+
+
+def _sort_by_strength(roots: pa.Table, edges: EdgeIndex) -> tuple[NDArray[np.int64], Numbers, int]:
+    """Sort the roots that are containers.
+
+    Returns:
+        The positions of these roots, beginning with the strongest, the number of each one's
+        container, and the count of numbers.
+    """
+    rows = np.flatnonzero(roots.column("is_container").to_numpy())
+    numbers, count = _number_roots(roots.column("address").take(pa.array(rows)), edges)
+    keys = roots.select(_STRENGTH).take(pa.array(rows)).append_column("number", pa.array(numbers))
+    order = pc.sort_indices(keys, [(name, "ascending") for name in keys.column_names]).to_numpy()
+    return rows[order], numbers[order], count
+
+
+def _number_roots(addresses: pa.ChunkedArray, edges: EdgeIndex) -> tuple[Numbers, int]:
+    """Return the number of each root's container, and the count of numbers.
+
+    Containers that are not in any edge get the numbers after those of the index.
+    """
+    encoded, known = addresses.combine_chunks().dictionary_encode(), edges.containers.num_rows
+    found = pc.fill_null(pc.index_in(encoded.dictionary, edges.containers.column("address")), -1).to_numpy()
+    numbers = np.where(found < 0, known + np.arange(len(found), dtype=np.int32), found)
+    return numbers[encoded.indices.to_numpy()], known + len(found)
+
+
+@dataclass(frozen=True, slots=True)
+class _WalkState:
+    """State of a walk for each container, by number. It is updated in place.
+
+    Attributes:
+        strength: The strongest root that reaches the container.
+        parent: The container's parent on the path from this root, or -1 if it is the root.
+        size: The largest recorded size, or -1.
+        must_exist: Whether a root or an edge requires the container.
+    """
+
+    strength: Numbers
+    parent: Numbers
+    size: NDArray[np.int64]
+    must_exist: NDArray[np.bool_]
+
+    @classmethod
+    def of_roots(cls, roots: pa.Table, numbers: Numbers, count: int) -> Self:
+        """Begin a walk.
+
+        Args:
+            roots: The columns size_bytes and must_exist of the roots, beginning with the strongest.
+            numbers: The container of each root.
+            count: The number of containers.
+        """
+        found = cls(np.full(count, _UNREACHED), np.full(count, -1, np.int32), np.full(count, -1), np.zeros(count, np.bool_))
+        np.minimum.at(found.strength, numbers, np.arange(len(numbers), dtype=np.int32))
+        np.maximum.at(found.size, numbers, pc.fill_null(roots.column("size_bytes"), -1).to_numpy())
+        found.must_exist[numbers[roots.column("must_exist").to_numpy()]] = True
+        return found
+
+    def list_reached(self) -> Numbers:
+        """Return the containers that any root reaches."""
+        return np.flatnonzero(self.strength < _UNREACHED).astype(np.int32)
+
+    def follow(self, frontier: Numbers, edges: EdgeIndex) -> None:
+        """Follow the edges level by level, beginning at these containers.
+
+        A container is visited again if a stronger root reaches it on a longer path, or if such a
+        path requires it to exist. Therefore, the walk ends even if there are cycles.
+        """
+        while len(frontier):
+            # Strength and parent as one number, so that the strongest root and its first parent win.
+            best = np.full(len(self.strength), np.int64(_UNREACHED) << 32)
+            required = np.zeros(len(self.strength), np.bool_)
+            for some in edges.follow(frontier[frontier < edges.containers.num_rows]):
+                np.minimum.at(best, some.child, self.strength[some.parent].astype(np.int64) << 32 | some.parent)
+                np.maximum.at(self.size, some.child, some.size)
+                required[some.child[some.must_exist & self.must_exist[some.parent]]] = True
+            is_stronger = best >> 32 < self.strength
+            self.strength[is_stronger] = best[is_stronger] >> 32
+            self.parent[is_stronger] = best[is_stronger] & 0xFFFF_FFFF
+            frontier = np.flatnonzero(is_stronger | (required & ~self.must_exist)).astype(np.int32)
+            self.must_exist[required] = True
