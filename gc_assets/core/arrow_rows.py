@@ -1,10 +1,11 @@
-"""Replace columns and aggregate rows of Arrow tables by column name."""
+"""Replace columns of Arrow tables, and exclude or aggregate their rows."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 
 def replace_columns(rows: pa.Table, columns: Mapping[str, pa.Array | pa.ChunkedArray]) -> pa.Table:
@@ -13,6 +14,11 @@ def replace_columns(rows: pa.Table, columns: Mapping[str, pa.Array | pa.ChunkedA
         field = rows.schema.field(name)
         rows = rows.set_column(rows.schema.get_field_index(name), field, column.cast(field.type))
     return rows
+
+
+def exclude_rows(rows: pa.Table, mask: pa.ChunkedArray) -> pa.Table:
+    """Remove the rows of a mask. If the mask is false everywhere, nothing is copied."""
+    return rows.filter(pc.invert(mask)) if pc.any(mask).as_py() else rows
 
 
 def aggregate_rows(rows: pa.Table, by: str | Sequence[str], how: Mapping[str, str]) -> pa.Table:

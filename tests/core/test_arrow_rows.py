@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from gc_assets.core.arrow_rows import aggregate_rows, replace_columns
+from gc_assets.core.arrow_rows import aggregate_rows, exclude_rows, replace_columns
 
 
 def test_columns_are_aggregated_under_their_own_names() -> None:
@@ -19,3 +19,9 @@ def test_replaced_columns_keep_their_position_and_type() -> None:
     found = replace_columns(rows, {"rank": pa.array([7, None], pa.int64()), "key": pa.chunked_array([["c"], ["d"]])})
     assert found.schema == rows.schema
     assert found.to_pylist() == [{"key": "c", "rank": 7, "size": 3}, {"key": "d", "rank": None, "size": 4}]
+
+
+def test_rows_of_a_mask_are_excluded() -> None:
+    rows = pa.table({"key": ["a", "b", "c"]})
+    assert exclude_rows(rows, pa.chunked_array([[True, False, True]])).to_pylist() == [{"key": "b"}]
+    assert exclude_rows(rows, pa.chunked_array([[False, False, False]])) is rows

@@ -48,10 +48,12 @@ def closure(roots: pa.Table, edges: EdgeIndex) -> pa.Table:
     own = found.list_reached()
     own_rows = pa.array(rows[found.strength[own]])
     found.follow(own, edges)
-    others = np.setdiff1d(found.list_reached(), own)
+    children = edges.containers
+    del edges  # Without another reference, this frees most of the memory.
+    others = np.setdiff1d(found.list_reached(), own, assume_unique=True)
     numbers = np.concatenate([own, others])
     size, parent = found.size[numbers], found.parent[numbers]
-    containers = pa.concat_tables([roots.select(CHILDREN.names).take(own_rows).cast(CHILDREN), edges.containers.take(pa.array(others))])
+    containers = pa.concat_tables([roots.select(CHILDREN.names).take(own_rows).cast(CHILDREN), children.take(pa.array(others))])
     witnesses = roots.select(_OF_WITNESS).take(pa.array(rows[found.strength[numbers]]))
     own_parents = pa.chunked_array([*roots.column("parent").take(own_rows).chunks, pa.nulls(len(others), pa.string())])
     columns = {
@@ -60,7 +62,7 @@ def closure(roots: pa.Table, edges: EdgeIndex) -> pa.Table:
         "is_container": pa.repeat(True, len(numbers)),
         "size_bytes": pa.array(size, mask=size < 0),
         "must_exist": pa.array(found.must_exist[numbers]),
-        "parent": pc.coalesce(edges.containers.column("address").take(pa.array(parent, mask=parent < 0)), own_parents),
+        "parent": pc.coalesce(children.column("address").take(pa.array(parent, mask=parent < 0)), own_parents),
     }
     return pa.table({name: columns[name] for name in ROOTS.names}, ROOTS)
 

@@ -53,22 +53,20 @@ class NumberedStates:
     entries: NDArray[np.int64]
 
 
-def build_states(containers: pa.Table, lengths: pa.ChunkedArray, leaves: pa.Table, index: pa.Table) -> pa.Table:
+def build_states(containers: pa.Table, lengths: pa.ChunkedArray, files: pa.Array, leaves: pa.Table) -> pa.Table:
     """Build the states that result from a walk.
 
     Args:
         containers: All containers found by the walk (columns `ROOTS`).
         lengths: Column with the decoded length of each container in bytes, null if it was not
             decoded.
+        files: Column with the number of file entries of each container.
         leaves: Content roots that are not containers (columns `ROOTS`).
-        index: Decoded containers (columns container, files).
 
     Returns:
         Rows with the columns `STATES`.
     """
     direct = pa.concat_tables([containers, leaves])
-    counted = index.group_by("container").aggregate([("files", "sum")])
-    files = pc.fill_null(counted.column("files_sum").take(pc.index_in(containers.column("address"), counted.column("container"))), 0)
     columns = {
         "container": direct.column("parent"),
         "expands": pa.array(np.arange(direct.num_rows) < containers.num_rows),
@@ -140,5 +138,6 @@ def hash_keys(rows: pa.Table) -> pa.Table:
     return rows.append_column("key_hash", pa.array(xxhash64(keys))).append_column("loose_hash", pa.array(xxhash64(loose_form(keys))))
 
 
-def _extend(column: pa.ChunkedArray, rows: int) -> pa.ChunkedArray:
-    return pa.chunked_array([*column.chunks, pa.nulls(rows, column.type)], column.type)
+def _extend(column: pa.ChunkedArray | pa.Array, rows: int) -> pa.ChunkedArray:
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    return pa.chunked_array([*chunks, pa.nulls(rows, column.type)], column.type)

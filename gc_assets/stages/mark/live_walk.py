@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gc_assets.core.arrow_rows import replace_columns
+from gc_assets.core.arrow_rows import exclude_rows
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.core.units import count_of
 from gc_assets.engine.tables import report_parts, write_parts
@@ -18,6 +18,7 @@ from gc_assets.stages.mark.closure import closure
 from gc_assets.stages.mark.container_states import build_states, digest_states
 from gc_assets.stages.mark.content_index import ContentIndex
 from gc_assets.stages.mark.content_roots import HELD, RELEASED, SPARED, RootTables, list_kept_containers, read_content_roots
+from gc_assets.stages.mark.decoded_containers import DECODED_COLUMNS, DecodedContainers
 from gc_assets.stages.mark.edges import EdgeIndex, read_edges
 from gc_assets.stages.mark.former_metadata import read_live_roots
 from gc_assets.stages.mark.last_known import (
@@ -37,7 +38,6 @@ from gc_assets.stages.mark.live_contents import (
     find_purged,
     mark_optional,
 )
-from gc_assets.stages.mark.pending_containers import length_identity
 from gc_assets.stages.mark.recorded_lengths import add_accepted_lengths, describe_accepted_lengths, find_accepted_lengths
 from gc_assets.state.journal import TableRun
 from gc_assets.state.parts import read_parts
@@ -45,7 +45,6 @@ from gc_assets.state.side_tables import (
     CLAIMS,
     CLAIMS_SIDE,
     CONTAINERS,
-    IDENTITY_SEPARATOR,
     LOCATIONS,
     METADATA,
     METADATA_SIDE,
@@ -85,9 +84,11 @@ class CachePaths:
 
 @dataclass(frozen=True, slots=True)
 class _Containers:
-    """The containers that a walk found, grouped by decoding result.
+    """The containers that a walk found, and their decoded objects.
 
     Attributes:
+        rows: All containers (columns `ROOTS`).
+        decoded: Their decoded objects.
         lengths: Arrow column with decoded lengths in bytes. The column is null for undecoded
             containers, which are missing optional ones, and unreadable ones that only released
             commits need.
@@ -96,6 +97,8 @@ class _Containers:
         required: Undecoded containers that must be kept.
     """
 
+    rows: pa.Table
+    decoded: DecodedContainers
     lengths: pa.ChunkedArray
     lost: pa.Table
     unknown: pa.Table
@@ -110,19 +113,19 @@ class _Roots:
         roots: All roots (columns `ROOTS`), including those that unreadable tables need now or
             needed before.
         of_unreadable: Roots of unreadable tables (columns `UNREADABLE_ROOTS`).
-        edges: Edges between containers.
+        purged: Addresses of containers that do not have to exist (`find_purged`).
         unreadable: Why tables are unreadable, by table uuid, content id or `WHOLE_LAKE`.
         shields: Locations around containers that could not be decoded (columns `CLAIMS`).
-        found: All containers that the roots need (columns `ROOTS`), or None if unreadable tables
-            make a new search necessary.
+        containers: All containers that the roots need, or None if unreadable tables make a new
+            search necessary.
     """
 
     roots: pa.Table
     of_unreadable: pa.Table
-    edges: EdgeIndex
+    purged: pa.Array
     unreadable: dict[str, str]
     shields: pa.Table
-    found: pa.Table | None = None
+    containers: _Containers | None = None
 
 
 @dataclass(frozen=True)
@@ -154,22 +157,16 @@ class LiveWalk:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         files = self.roots.files
         for _ in batches:
-            all_roots = read_content_roots(self.roots)
-            is_unlisted = pc.equal(all_roots.column("kind"), Kind.UNLISTED_LOCATION)
-            unlisted = all_roots.filter(is_unlisted)
-            columns = ["container", "container_size_bytes", "entries", "etag", "digest", "files"]
-            index = read_parts(files, list(self.cache.containers), CONTAINERS, columns)
-            rooted = self._resolve_roots(all_roots.filter(pc.invert(is_unlisted)), read_edges(files, self.cache.edges), index)
-            rooted = self._add_former_roots(rooted, index)
-            found = self._optional_if_absent(rooted.found if rooted.found is not None else closure(rooted.roots, rooted.edges))
-            containers = self._find_lengths(index, found)
-            leaves = rooted.roots.filter(pc.invert(rooted.roots.column("is_container")))
-            kept = list_kept_containers(self.roots, found)
-            states = build_states(found, containers.lengths, pa.concat_tables([leaves, kept]), index)
+            rooted, containers, unlisted = self._find_containers()
+            found = self._optional_if_absent(containers.rows)
             undecoded = self._list_undecoded_parents(found, containers.lengths, rooted.roots)
+            leaves = rooted.roots.filter(pc.invert(rooted.roots.column("is_container")))
+            rooted = replace(rooted, roots=leaves)  # frees the memory of all others
+            kept = list_kept_containers(self.roots, found)
+            states = build_states(found, containers.lengths, containers.decoded.count_files(), pa.concat_tables([leaves, kept]))
             sides = {
                 STATES_SIDE: states,
-                METADATA_SIDE: _add_identities(_required_metadata(found, containers.lengths, leaves), index),
+                METADATA_SIDE: _required_metadata(found, containers, leaves),
                 OPTIONAL_SIDE: _optional_files(leaves),
                 CLAIMS_SIDE: pa.concat_tables([self._build_claims(unlisted, rooted), *self._shield_metadata(undecoded)]),
                 UNKNOWN_SIDE: containers.unknown,
@@ -190,20 +187,51 @@ class LiveWalk:
             }
             yield report_parts(parts, digest_states(states), summary=summary)
 
-    def _resolve_roots(self, roots: pa.Table, edges: EdgeIndex, index: pa.Table) -> _Roots:
+    def _find_containers(self) -> tuple[_Roots, _Containers, pa.Table]:
+        """Find all containers that the lake needs.
+
+        Returns:
+            The roots, the containers, and the locations whose files cannot be listed (columns
+            `ROOTS`).
+        """
+        roots = read_content_roots(self.roots)
+        is_unlisted = pc.equal(roots.column("kind"), Kind.UNLISTED_LOCATION)
+        unlisted, roots = roots.filter(is_unlisted), exclude_rows(roots, is_unlisted)
+        rooted = self._add_former_roots(self._resolve_roots(roots))
+        containers = rooted.containers if rooted.containers is not None else self._look_up(self._follow(rooted.roots, rooted.purged))
+        return rooted, containers, unlisted
+
+    def _follow(self, roots: pa.Table, purged: pa.Array) -> pa.Table:
+        """Find all containers that roots reach (columns `ROOTS`).
+
+        The edges take most memory, so they are read again if tables turn out to be unreadable.
+        """
+        _release_memory()
+        found = closure(roots, self._read_edges(purged))
+        _release_memory()
+        return found
+
+    def _read_edges(self, purged: pa.Array) -> EdgeIndex:
+        edges = read_edges(self.roots.files, self.cache.edges)
+        _release_memory()
+        return edges.with_optional(purged) if len(purged) else edges
+
+    def _resolve_roots(self, roots: pa.Table) -> _Roots:
         """Find unreadable tables, and add the roots that they need now or needed before.
 
         If several tables share a container, only one of them is recorded as its witness. The walk
         is therefore repeated without that table until all required containers are decoded.
         """
         unreadable, shields, contents = dict(self.unread), [CLAIMS.empty_table()], ContentIndex.read(self.roots)
+        purged = pa.array([], pa.string())
         while True:
-            found = closure(roots.filter(pc.invert(_is_root_of(roots, unreadable, contents))), edges)
-            purged = find_purged(self.roots, self.logs, found, self._read_failures())
-            if len(purged):
-                roots, edges = mark_optional(roots, purged), edges.with_optional(purged)
-                found = closure(roots.filter(pc.invert(_is_root_of(roots, unreadable, contents))), edges)
-            containers = self._find_lengths(index, found)
+            found = self._follow(exclude_rows(roots, _is_root_of(roots, unreadable, contents)), purged)
+            missing = find_purged(self.roots, self.logs, found, self._read_failures())
+            missing = missing.filter(pc.invert(pc.is_in(missing, purged)))
+            if len(missing):
+                roots, purged = mark_optional(roots, missing), pa.concat_arrays([purged, missing])
+                found = self._follow(exclude_rows(roots, _is_root_of(roots, unreadable, contents)), purged)
+            containers = self._look_up(found)
             required = containers.required
             if not required.num_rows:
                 break
@@ -224,7 +252,7 @@ class LiveWalk:
         if WHOLE_LAKE in unreadable:
             unreadable = {WHOLE_LAKE: unreadable[WHOLE_LAKE]}
         if not unreadable:
-            return _Roots(roots, UNREADABLE_ROOTS.empty_table(), edges, unreadable, shields[0], found)
+            return _Roots(roots, UNREADABLE_ROOTS.empty_table(), purged, unreadable, shields[0], containers)
         last_known = UNREADABLE_ROOTS.empty_table() if self.last_known is None else self.last_known.roots_of(unreadable)
         is_own = pc.and_(_is_root_of(roots, unreadable, contents), pc.less_equal(roots.column("rank"), HELD))
         found = pa.concat_tables([last_known, unreadable_root_rows(roots.filter(is_own), in_full=False)])
@@ -232,26 +260,28 @@ class LiveWalk:
         of_unreadable = found.group_by(found.column_names, use_threads=False).aggregate([])
         readable = roots.filter(pc.invert(is_own))
         live = pa.concat_tables([readable, as_optional_live(of_unreadable.select(ROOTS.names))])
-        return _Roots(live, of_unreadable, edges, unreadable, pa.concat_tables(shields))
+        return _Roots(live, of_unreadable, purged, unreadable, pa.concat_tables(shields))
 
-    def _add_former_roots(self, rooted: _Roots, index: pa.Table) -> _Roots:
+    def _add_former_roots(self, rooted: _Roots) -> _Roots:
         """Add the roots of former metadata and of lost commits.
 
         If one of their containers cannot be decoded, its location is protected, but no table
         becomes unreadable. In a lake without tables, everything that the lake claims is protected.
         """
         former = read_live_roots(self.roots.files, self.former_roots)
+        if not former.num_rows:
+            return rooted
         live = rooted.roots.filter(pc.less_equal(rooted.roots.column("rank"), SPARED))
         former = former.filter(pc.invert(pc.is_in(former.column("address"), live.column("address").combine_chunks())))
         if not former.num_rows:
             return rooted
         roots = pa.concat_tables([rooted.roots, former])
-        undecoded = self._find_lengths(index, closure(former, rooted.edges)).required
+        undecoded = self._look_up(self._follow(former, rooted.purged)).required
         named = read_parts(self.roots.files, list(self.cache.unread_locations), UNREAD_LOCATIONS)
         shields = [rooted.shields, shield_directories(undecoded, named)]
         if pc.any(pc.and_(pc.is_valid(undecoded.column("commit_id")), pc.is_null(undecoded.column("table_uuid")))).as_py():
             shields.append(build_shields(read_parts(self.roots.files, list(self.claims), CLAIMS), [WHOLE_LAKE]))
-        return replace(rooted, roots=roots, shields=pa.concat_tables(shields), found=None)
+        return replace(rooted, roots=roots, shields=pa.concat_tables(shields), containers=None)
 
     def _find_contents(self, required: pa.Table, found: pa.Table, named: pa.Table, contents: ContentIndex) -> dict[str, list[str]]:
         """Return the ids of contents that need undecoded containers, by container address.
@@ -292,7 +322,7 @@ class LiveWalk:
         if found is not None:
             unreadable[WHOLE_LAKE] = found
 
-    def _find_lengths(self, index: pa.Table, found: pa.Table) -> _Containers:
+    def _look_up(self, found: pa.Table) -> _Containers:
         """Look up the decoded length of each container in `found`.
 
         If the parent recorded a length, only an object of that length or an accepted manifest
@@ -303,21 +333,22 @@ class LiveWalk:
         If an unreachable or expired snapshot lacks metadata, no tool can read it, so it does not
         stop plans. The remaining files of an unreachable snapshot are kept while they are young.
         """
-        longest = index.group_by("container").aggregate([("container_size_bytes", "max")])
-        recorded = found.column("size_bytes")
-        any_length = longest.column("container_size_bytes_max").take(pc.index_in(found.column("address"), longest.column("container")))
-        as_recorded = pc.is_in(length_identity(found, "address", "size_bytes"), length_identity(index, "container", "container_size_bytes"))
-        null = pa.scalar(None, pa.int64())
-        lengths = pc.if_else(pc.is_null(recorded), any_length, pc.if_else(as_recorded, recorded, null))
-        accepted = find_accepted_lengths(self.roots.files, self.cache.edges, index, found.filter(pc.is_null(lengths)))
+        index = read_parts(self.roots.files, list(self.cache.containers), CONTAINERS, list(DECODED_COLUMNS))
+        _release_memory()
+        decoded = DecodedContainers.match(index, found)
+        lengths = decoded.find_lengths(found.column("size_bytes"))
+        longest = pa.array(decoded.longest, mask=decoded.longest < 0)
+        others = found.filter(pc.and_(pc.is_null(lengths), pc.is_valid(longest)))
+        accepted = find_accepted_lengths(self.roots.files, self.cache.edges, index, others)
         lengths = add_accepted_lengths(lengths, found, accepted)
         failures = self._read_failures()
         is_undecoded = pc.or_(pc.is_null(lengths), pc.is_in(found.column("address"), failures.column("address")))
         is_lost = pc.and_(is_undecoded, pc.less(found.column("rank"), RELEASED))
         required = found.filter(pc.and_not(is_lost, _is_absent_and_optional(found, failures)))
         lost = found.filter(is_lost) if self.roots.contents is not None else found.slice(0, 0)
-        unknown = found.append_column("container_size_bytes", any_length).filter(pc.and_(is_lost, pc.is_null(any_length)))
-        return _Containers(pc.if_else(is_undecoded, null, lengths), lost, _as_metadata(unknown), required)
+        unknown = found.append_column("container_size_bytes", longest).filter(pc.and_(is_lost, pc.is_null(longest)))
+        lengths = pc.if_else(is_undecoded, pa.scalar(None, pa.int64()), lengths)
+        return _Containers(found, decoded, lengths, lost, _as_metadata(unknown), required)
 
     def _optional_if_absent(self, found: pa.Table) -> pa.Table:
         """Set `must_exist` to false for absent containers of dangling and expired snapshots.
@@ -370,6 +401,11 @@ class LiveWalk:
         return read_parts(self.roots.files, list(self.cache.unreadable), UNREADABLE_CONTAINERS, ["address", "error", "absent"])
 
 
+def _release_memory() -> None:
+    """Return memory to the system that tables do not use any more."""
+    pa.default_memory_pool().release_unused()
+
+
 def _is_root_of(roots: pa.Table, unreadable: Collection[str], contents: ContentIndex) -> pa.ChunkedArray:
     """Return a mask of roots that belong to these tables or contents, or of all for `WHOLE_LAKE`."""
     if WHOLE_LAKE in unreadable:
@@ -391,17 +427,22 @@ def _is_absent_and_optional(containers: pa.Table, failures: pa.Table) -> pa.Chun
     return pc.and_(absent, optional)
 
 
-def _required_metadata(found: pa.Table, lengths: pa.ChunkedArray, leaves: pa.Table) -> pa.Table:
-    """Return the live metadata objects that must exist.
+def _required_metadata(found: pa.Table, containers: _Containers, leaves: pa.Table) -> pa.Table:
+    """Return the live metadata objects that must exist, with the identities of decoded ones.
 
     These are decoded containers, and files that belong to the lake's current state. The rows have
     the columns `METADATA`.
     """
-    containers = found.append_column("container_size_bytes", lengths).filter(pc.is_valid(lengths))
-    current = leaves.filter(pc.is_null(leaves.column("commit_id")))
-    rows = pa.concat_tables([containers, current.append_column("container_size_bytes", pa.nulls(current.num_rows, pa.int64()))])
-    wanted = pc.and_(pc.less_equal(rows.column("rank"), SPARED), pc.and_(rows.column("must_exist"), pc.is_valid(rows.column("storage"))))
-    return _as_metadata(rows.filter(wanted))
+    decoded = {"container_size_bytes": containers.lengths, **containers.decoded.join_identities(containers.lengths)}
+    rows = pa.table({name: decoded[name] if name in decoded else found.column(name) for name in METADATA.names})
+    is_required = pc.and_(_is_required(found), pc.is_valid(containers.lengths))
+    current = leaves.filter(pc.and_(_is_required(leaves), pc.is_null(leaves.column("commit_id"))))
+    return pa.concat_tables([_as_metadata(rows.filter(is_required)), _as_metadata(current)])
+
+
+def _is_required(rows: pa.Table) -> pa.ChunkedArray:
+    is_live = pc.and_(pc.less_equal(rows.column("rank"), SPARED), pc.is_valid(rows.column("storage")))
+    return pc.and_(is_live, rows.column("must_exist"))
 
 
 def _optional_files(leaves: pa.Table) -> pa.Table:
@@ -418,14 +459,6 @@ def _as_metadata(rows: pa.Table) -> pa.Table:
     """Convert the rows to the columns `METADATA`. Missing columns are null."""
     existing = {name: rows.column(name) for name in rows.column_names}
     return pa.table({field.name: existing.get(field.name, pa.nulls(rows.num_rows, field.type)) for field in METADATA}).cast(METADATA)
-
-
-def _add_identities(metadata: pa.Table, index: pa.Table) -> pa.Table:
-    """Add the ETag and digest of each decoded object, matched by address and length."""
-    by = index.group_by(["container", "container_size_bytes"]).aggregate([("etag", "distinct"), ("digest", "distinct")])
-    at = pc.index_in(length_identity(metadata, "address", "container_size_bytes"), length_identity(by, "container", "container_size_bytes"))
-    joined = {name: pc.binary_join(by.column(f"{name}_distinct"), IDENTITY_SEPARATOR).take(at) for name in ("etag", "digest")}
-    return replace_columns(metadata, joined)
 
 
 def _count_by_storage(rows: pa.Table) -> dict[str, int]:

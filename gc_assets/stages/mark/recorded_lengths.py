@@ -28,11 +28,9 @@ def find_accepted_lengths(files: Files, edges: Sequence[str], index: pa.Table, u
     Args:
         edges: Parts with the edges (columns `EDGES`), which are only read if there is a candidate.
         index: Decoded containers (columns container, container_size_bytes, entries).
-        undecoded: Containers that were not decoded with the recorded length (columns `ROOTS`).
+        undecoded: Containers that were only decoded with other lengths (columns `ROOTS`).
     """
-    is_manifest = pc.equal(undecoded.column("kind"), Kind.MANIFEST)
-    candidates = undecoded.filter(pc.and_(is_manifest, pc.is_in(undecoded.column("address"), index.column("container"))))
-    addresses = candidates.column("address").combine_chunks()
+    addresses = undecoded.column("address").filter(pc.equal(undecoded.column("kind"), Kind.MANIFEST)).combine_chunks()
     if not len(addresses):
         return {}
     decoded = defaultdict[str, set[tuple[int, int]]](set)

@@ -12,10 +12,10 @@ from gc_assets.stages.mark.container_states import build_states, digest_states, 
 from gc_assets.stages.mark.content_roots import rank_by_contents
 from gc_assets.stages.mark.edges import EdgeIndex
 from gc_assets.state.schemas import LIVE_CONTENTS
-from gc_assets.state.side_tables import CONTAINERS, ROOTS
+from gc_assets.state.side_tables import ROOTS
 
 ORDERS = ([0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1])
-NO_LENGTHS = pa.chunked_array([], pa.int64())
+NO_VALUES = pa.chunked_array([], pa.int64())
 
 
 def equal_roots() -> pa.Table:
@@ -27,7 +27,7 @@ def equal_roots() -> pa.Table:
 
 
 def states_of(leaves: pa.Table) -> pa.Table:
-    return build_states(ROOTS.empty_table(), NO_LENGTHS, leaves, CONTAINERS.empty_table())
+    return build_states(ROOTS.empty_table(), NO_VALUES, NO_VALUES, leaves)
 
 
 def test_witness_of_a_container_does_not_depend_on_the_order_of_roots() -> None:
