@@ -194,7 +194,7 @@ def _tables_through(through: str | None, *, with_storages: bool) -> list[Table]:
     if through not in names:
         raise UsageError(f"--through {through}: no such asset; the assets are {', '.join(names)}{did_you_mean(through, names)}")
     if tables[through].scope == "storage" and not with_storages:
-        raise UsageError(f"--through {through}: this is a table of a storage, and --lake selects no storage. Add --storage.")
+        raise UsageError(f"--through {through}: this table is made for each storage, but --lake only selects lakes. Add --storage NAME.")
     return [tables[name] for name in names[: names.index(through) + 1]]
 
 

@@ -566,7 +566,10 @@ class Config(AssetMetadata):
         return (*own, *(path for lake in self.lakes for path in lake.own_files()))
 
     def connections(self) -> Connections:
-        """Collect the settings of all locations. Inventory reports use those of their storage."""
+        """Collect the settings of all locations, including those of inventory reports.
+
+        A report is read with the settings of its storage.
+        """
         defaults: dict[str, StoreSettings] = {scheme: getattr(self, kind.KEY) for scheme, kind in STORE_SETTINGS.items()}
         own: list[tuple[Location, StoreSettings]] = []
         for storage in self.storages:

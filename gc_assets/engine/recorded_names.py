@@ -71,7 +71,7 @@ def configured_entries(config: Config) -> list[ConfiguredEntry]:
 
 
 def record_names(config: Config, state: State, clock: Clock) -> None:
-    """Record the locations of a configuration in the state. Must happen before a run writes there.
+    """Record the locations of a configuration in the state, before a run writes to them.
 
     Raises:
         StateError: If another process has assigned different names in the meantime.

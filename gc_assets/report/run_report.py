@@ -124,7 +124,7 @@ class StoredBytes:
 
 @dataclass(frozen=True, slots=True)
 class PastPlan:
-    """An earlier plan of the storage. `amounts` are its files by action."""
+    """An earlier plan for the same storage, with the number of files and bytes of each action."""
 
     plan_id: str
     run_date: date

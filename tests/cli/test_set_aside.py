@@ -82,7 +82,7 @@ def test_table_that_a_set_aside_one_may_be_is_set_aside_too(runs: Runs) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments, message", [(("db.other",), "unreadable tables: db.orders"), (("db.orders", "--withdraw"), "there is nothing to withdraw")]
+    "arguments, message", [(("db.other",), "Unreadable tables: db.orders"), (("db.orders", "--withdraw"), "there is nothing to withdraw")]
 )
 def test_refusal_names_what_to_do(runs: Runs, arguments: tuple[str, ...], message: str) -> None:
     result = runs.invoke(*arguments)

@@ -43,7 +43,10 @@ _NUM_ENTRIES: Final = b"rocksdb.num.entries"
 
 @dataclass(frozen=True, slots=True)
 class SSTable:
-    """Entries of a table in key order, and its properties, including the writer's own ones."""
+    """The entries of an SSTable in key order, and its properties.
+
+    The properties include those that lakeFS adds.
+    """
 
     properties: Mapping[bytes, bytes]
     entries: Entries

@@ -145,7 +145,7 @@ def _find_table(config: Config, state: State, table: str) -> tuple[tuple[str, st
         choices = ", ".join(f"{labels.get(lake, lake)}/{name}" for lake, name in sorted(found, key=str))
         raise UsageError(f"several unreadable tables are named {table!r}: {choices}. Choose one of them.")
     known = ", ".join(sorted({item.label for item in unreadable})) or "none"
-    raise UsageError(f"the last runs did not find an unreadable table {table!r}; unreadable tables: {known}")
+    raise UsageError(f"table {table!r} was not unreadable in the last runs. Unreadable tables: {known}")
 
 
 def _last_unreadable(config: Config, state: State) -> list[Unreadable]:

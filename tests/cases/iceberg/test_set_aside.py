@@ -147,7 +147,7 @@ def test_record_ends_with_the_first_run_that_reads_the_table(story: Story) -> No
 
 
 def test_only_unreadable_tables_can_be_set_aside(story: Story) -> None:
-    with pytest.raises(UsageError, match=r"unreadable tables: .*db\.gone"):
+    with pytest.raises(UsageError, match=r"Unreadable tables: .*db\.gone"):
         story.set_aside("db.good")
     with pytest.raises(UsageError, match="--by WHO"):
         set_table_aside(story.house.config, story.house.clock, "db.gone", " ")
