@@ -26,6 +26,20 @@ def sort_distinct(hashes: NDArray[np.int64]) -> NDArray[np.int64]:
     return ordered[is_first]
 
 
+def group_sorted(hashes: NDArray[np.int64]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Group equal hashes.
+
+    Returns:
+        The positions of the hashes in sorted order, and where in this order each group begins.
+        Use the latter with `np.ufunc.reduceat`.
+    """
+    order = np.argsort(hashes)
+    ordered = hashes[order]
+    is_first = np.ones(len(order), bool)
+    np.not_equal(ordered[1:], ordered[:-1], out=is_first[1:])
+    return order, np.flatnonzero(is_first)
+
+
 class HashSet:
     """A set of hashes that can be found quickly among many others.
 

@@ -62,7 +62,7 @@ def run_single_task(spark: SparkSession, task: Task, rows: int, files: int) -> S
     return run_in_process(task, [task_numbers(1)]) if table_fits_in_process(spark, rows, files) else _run_remote(spark, task, 1)
 
 
-def run_tasks(spark: SparkSession, task: Task, pieces: int, size_bytes: int) -> Sequence[Any]:
+def run_tasks(spark: SparkSession, task: Task, pieces: int, size_bytes: int, max_first_bytes: int = 0) -> Sequence[Any]:
     """Run a task on numbered work items.
 
     Args:
@@ -70,11 +70,14 @@ def run_tasks(spark: SparkSession, task: Task, pieces: int, size_bytes: int) -> 
         task: The task, whose input is a column `id` with the numbers of work items.
         pieces: The number of work items.
         size_bytes: How many bytes all work items read in total.
+        max_first_bytes: Up to this number of bytes, the work items run in this process if no Spark
+            job has run yet, because the first job is slow to start.
 
     Returns:
         The rows that the task reports, with the columns `PARTS_DDL`.
     """
-    return run_in_process(task, [task_numbers(pieces)]) if size_bytes <= MAX_IN_PROCESS_BYTES else _run_remote(spark, task, pieces)
+    fits = size_bytes <= MAX_IN_PROCESS_BYTES or (size_bytes <= max_first_bytes and has_run_no_job(spark))
+    return run_in_process(task, [task_numbers(pieces)]) if fits else _run_remote(spark, task, pieces)
 
 
 def try_in_process(task: Task, pieces: int) -> list[pa.RecordBatch] | None:

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gc_assets.core.sorted_hashes import HashSet, sort_distinct
+from gc_assets.core.sorted_hashes import HashSet, group_sorted, sort_distinct
 
 # Few values and equal lowest bits, so that slots collide.
 HASHES = st.lists(st.sampled_from([0, 1, -1, 2**40, 2**40 + 1, -(2**63), 2**63 - 1, 2**20, 2**30]), max_size=40)
@@ -27,3 +27,11 @@ def test_set_finds_all_its_hashes_and_no_others(wanted: list[int], hashes: list[
 @given(HASHES)
 def test_distinct_hashes_are_sorted(values: list[int]) -> None:
     assert sort_distinct(array(values)).tolist() == sorted(set(values))
+
+
+@given(HASHES)
+def test_groups_contain_equal_hashes(values: list[int]) -> None:
+    order, first = group_sorted(array(values))
+    assert sorted(order.tolist()) == list(range(len(values)))
+    groups = [{values[row] for row in rows.tolist()} for rows in np.split(order, first)[1:]]
+    assert groups == [{value} for value in sorted(set(values))]

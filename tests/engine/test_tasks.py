@@ -123,6 +123,7 @@ def test_scan_before_the_first_job_of_a_local_session_starts_no_job(
         assert row["rows"] == inventory.rows
         return after - before
 
+    spark.range(1).count()  # a job
     assert jobs_of_scan() == 1
     monkeypatch.setattr(tasks, "count_jobs", lambda _: 0)
     assert jobs_of_scan() == 0
@@ -132,6 +133,24 @@ def test_scan_before_the_first_job_of_a_local_session_starts_no_job(
 
 def _count_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield pa.RecordBatch.from_pydict({"rows": [sum(batch.num_rows for batch in batches)]})
+
+
+def test_tasks_before_the_first_job_of_a_local_session_run_in_this_process(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not sessions.is_local(spark):
+        pytest.skip("the limit applies to local sessions, and others report no number of jobs")
+
+    def count_jobs_of(size_bytes: int, max_first_bytes: int) -> int:
+        before = count_jobs(spark) or 0
+        tasks.run_tasks(spark, _report_nothing, 2, size_bytes, max_first_bytes)
+        return (count_jobs(spark) or 0) - before
+
+    spark.range(1).count()  # a job
+    first = 2 * tasks.MAX_IN_PROCESS_BYTES
+    assert count_jobs_of(tasks.MAX_IN_PROCESS_BYTES, first) == 0
+    assert count_jobs_of(tasks.MAX_IN_PROCESS_BYTES + 1, first) == 1
+    monkeypatch.setattr(tasks, "count_jobs", lambda _: 0)
+    assert count_jobs_of(first, first) == 0
+    assert count_jobs_of(first + 1, first) == 1
 
 
 def test_single_task_runs_in_this_process_if_executors_share_the_machine(spark: SparkSession) -> None:

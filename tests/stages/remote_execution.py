@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from gc_assets.engine import sessions, tasks
-from gc_assets.stages.mark import commit_graph
+from gc_assets.stages.mark import commit_graph, manifest_entries
 from gc_assets.stages.sweep import storage_inventory
 
 
@@ -20,6 +20,7 @@ def all_remote() -> Iterator[None]:
         rows = ("MAX_IN_PROCESS_ROWS", "MAX_TRIAL_ROWS", "MAX_IN_PROCESS_COLUMN_ROWS", "MAX_FIRST_SCAN_ROWS", "MAX_LOCAL_ROWS")
         for bound in ("MAX_IN_PROCESS_BYTES", *rows):
             bounds.setattr(tasks, bound, -1)
+        bounds.setattr(manifest_entries, "MAX_FIRST_BYTES", -1)
         bounds.setattr(commit_graph, "MAX_IN_PROCESS_SOURCES", -1)
         for seconds in ("MAX_IN_PROCESS_SECONDS", "MAX_FIRST_LISTING_SECONDS"):
             bounds.setattr(storage_inventory, seconds, -1.0)

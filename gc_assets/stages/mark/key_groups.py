@@ -8,6 +8,9 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+
+from gc_assets.core.sorted_hashes import group_sorted
 
 # Number of rows that are grouped together, with about 100 bytes each.
 GROUPED_ROWS: Final = 2_000_000
@@ -23,6 +26,7 @@ GROUPED: Final = pa.schema(
         ("entries", pa.int64()),
     ]
 )
+_NO_SIZE: Final = -1
 
 
 def group_hashes(batches: Iterator[pa.RecordBatch], expected: int) -> Iterator[pa.Table]:
@@ -42,6 +46,7 @@ def group_hashes(batches: Iterator[pa.RecordBatch], expected: int) -> Iterator[p
     buckets = [_Bucket() for _ in range(parts)]
     for batch in batches:
         rows = pa.Table.from_batches([batch]).select(GROUPED.names[:-1])
+        rows = rows.append_column(GROUPED.field("entries"), pa.array(np.ones(rows.num_rows, np.int64)))
         if parts == 1:
             buckets[0].add(rows)
             continue
@@ -71,14 +76,25 @@ class _Bucket:
 
     def _merge(self) -> None:
         if self.added_rows:
-            new = _group(pa.concat_tables(self.added), ([], "count_all"))
-            self.grouped = _group(pa.concat_tables([self.grouped, new]), ("entries", "sum")) if self.grouped.num_rows else new
+            self.grouped = _group(pa.concat_tables([self.grouped, *self.added]))
         self.added, self.added_rows = [], 0
 
 
-def _group(rows: pa.Table, entries: tuple[str | list[str], str]) -> pa.Table:
-    # With threads, each batch would first be grouped separately, which is slower if keys seldom
-    # repeat.
-    grouped = rows.group_by(GROUPED.names[:2], use_threads=False).aggregate([("strongest", "min"), ("size_bytes", "max"), entries])
-    names = {"strongest_min": "strongest", "size_bytes_max": "size_bytes", "count_all": "entries", "entries_sum": "entries"}
-    return grouped.rename_columns([names.get(name, name) for name in grouped.column_names]).select(GROUPED.names)
+def _group(rows: pa.Table) -> pa.Table:
+    """Merge rows of the same file. Sorting hashes is three times as fast as Arrow's hash table."""
+    found = [GROUPED.empty_table()]
+    for storage in rows.column("storage").unique():
+        mine = rows.filter(pc.equal(rows.column("storage"), storage))
+        key_hash, strongest, entries = (mine.column(name).to_numpy() for name in ("key_hash", "strongest", "entries"))
+        sizes = pc.fill_null(mine.column("size_bytes"), _NO_SIZE).to_numpy()
+        order, first = group_sorted(key_hash)
+        size_bytes = np.maximum.reduceat(sizes[order], first)
+        columns = {
+            "storage": pa.repeat(storage, len(first)),
+            "key_hash": key_hash[order[first]],
+            "strongest": np.minimum.reduceat(strongest[order], first),
+            "size_bytes": pa.array(size_bytes, mask=size_bytes == _NO_SIZE),
+            "entries": np.add.reduceat(entries[order], first),
+        }
+        found.append(pa.table(columns, GROUPED))
+    return pa.concat_tables(found)

@@ -64,6 +64,9 @@ from gc_assets.state.side_tables import (
 )
 from gc_assets.state.summaries import LakeRefsSummary, ManifestEntriesSummary, SegmentSummary, SweepSummary
 
+# Before the first job of a local session, this process decodes this many bytes of containers, which
+# have about half a million entries. The job would need longer to start.
+MAX_FIRST_BYTES: Final = 48 * 2**20
 # Temporary parts with the last known containers of unreadable tables and of former metadata. The
 # stage deletes them before it ends.
 _LAST_KNOWN_SIDE: Final = "_last_known"
@@ -253,7 +256,7 @@ def _decode(
     containers = pending.side_rows(TASKS_SIDE)
     log_activity(f"level {number}: {containers:,} containers to decode in {len(tasks):,} tasks")
     decode = Decode(lake, context.resolver(), context.objects(), state.files, run, tuple(tasks), tuple(failed))
-    written = merge_written(run_tasks(spark, decode, len(tasks), pending.summary["size_bytes"]))
+    written = merge_written(run_tasks(spark, decode, len(tasks), pending.summary["size_bytes"], MAX_FIRST_BYTES))
     if not is_local(spark):
         failures = read_parts(state.files, written.paths(run, UNREADABLE_CONTAINERS_SIDE), UNREADABLE_CONTAINERS, ["address", "absent"])
         refuse_blind_executors(context.objects(), lake.name, failures)

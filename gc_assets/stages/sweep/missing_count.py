@@ -19,7 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.claims import Owner
 from gc_assets.core.hashing import xxhash64
-from gc_assets.core.sorted_hashes import is_in_sorted, sort_distinct
+from gc_assets.core.sorted_hashes import group_sorted, is_in_sorted, sort_distinct
 from gc_assets.engine.tables import MAX_SAMPLES, collect_arrow
 from gc_assets.stages.mark.container_scan import KIND_COUNT
 from gc_assets.stages.mark.live_hashes import LiveHashes
@@ -27,15 +27,30 @@ from gc_assets.stages.mark.live_set import LiveSet
 from gc_assets.stages.sweep.live_keys import LiveKeys
 from gc_assets.stages.sweep.sweep_checks import MissingLiveFiles
 
-_PURGED: Final = pa.schema([("lake", pa.string()), ("key_hash", pa.int64())])
+# Files that do not have to exist for a lake, or for any lake if `lake` is missing.
+EXCUSED: Final = pa.schema([("lake", pa.string()), ("key_hash", pa.int64())])
 # Hashes of keys, the strongest witness and kind of each file, and whether the file must exist.
 _Files = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]
 
 
-def count_missing(
-    keys: LiveKeys, unlisted: NDArray[np.int64], broken: Collection[Owner], quarantined: DataFrame, purged: DataFrame
-) -> MissingLiveFiles:
-    """Count live files that must exist, but are neither listed nor in quarantine.
+def hash_excused(quarantined: DataFrame, purged: DataFrame) -> pa.Table:
+    """Hash the keys of files that do not have to exist.
+
+    Args:
+        quarantined: The ledger.
+        purged: Keys that were purged after a rule of their lake released them (columns key, lake).
+            They do not have to exist for that lake.
+
+    Returns:
+        Rows with the columns `EXCUSED`.
+    """
+    waiting = quarantined.select(F.lit(None).cast("string").alias("lake"), "key")
+    rows = waiting.unionByName(purged.select("lake", "key"))
+    return collect_arrow(rows.select("lake", F.xxhash64("key").alias("key_hash")), EXCUSED)
+
+
+def count_missing(keys: LiveKeys, unlisted: NDArray[np.int64], broken: Collection[Owner], excused: pa.Table) -> MissingLiveFiles:
+    """Count live files that must exist, but are neither listed nor excused.
 
     The result equals that of `find_unlisted` if no file needs to be looked up, because this run
     listed the storage itself.
@@ -44,16 +59,12 @@ def count_missing(
         keys: The live keys of all lakes, which this process must be able to read.
         unlisted: Sorted hashes of the live keys that are not listed.
         broken: Tables and lakes whose files are not counted.
-        quarantined: The ledger.
-        purged: Keys that were purged after a rule of their lake released them (columns key, lake).
-            They do not have to exist for that lake.
+        excused: Files that do not have to exist (columns `EXCUSED`).
     """
-    excused = quarantined.select(F.lit(None).cast("string").alias("lake"), "key").unionByName(purged.select("lake", "key"))
-    rows = collect_arrow(excused.select("lake", F.xxhash64("key").alias("key_hash")), _PURGED)
     missing, owners = [np.empty(0, np.int64)], set[Owner]()
     for item, hashes in zip(keys.sets, keys.lakes, strict=True):
-        mine = pc.fill_null(pc.equal(rows.column("lake"), item.lake), True)
-        needed = unlisted[~is_in_sorted(unlisted, np.sort(rows.column("key_hash").filter(mine).to_numpy()))]
+        mine = pc.fill_null(pc.equal(excused.column("lake"), item.lake), True)
+        needed = unlisted[~is_in_sorted(unlisted, np.sort(excused.column("key_hash").filter(mine).to_numpy()))]
         found, found_owners = _find_required(item, hashes, keys.storage, needed, broken)
         missing.append(found)
         owners |= found_owners
@@ -99,10 +110,8 @@ def _group_files(rows: Iterable[_Files]) -> _Files:
     """
     none = np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.bool_)
     key_hash, strongest, must_exist = map(np.concatenate, zip(none, *rows, strict=True))
-    order = np.argsort(key_hash)
-    key_hash = key_hash[order]
-    first = np.flatnonzero(np.append(np.ones(len(order[:1]), bool), key_hash[1:] != key_hash[:-1]))
-    return key_hash[first], np.minimum.reduceat(strongest[order], first), np.logical_or.reduceat(must_exist[order], first)
+    order, first = group_sorted(key_hash)
+    return key_hash[order[first]], np.minimum.reduceat(strongest[order], first), np.logical_or.reduceat(must_exist[order], first)
 
 
 def _find_first_keys(keys: LiveKeys, hashes: NDArray[np.int64]) -> tuple[str, ...]:

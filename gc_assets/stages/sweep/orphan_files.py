@@ -60,7 +60,7 @@ from gc_assets.stages.sweep.former_views import find_former_views
 from gc_assets.stages.sweep.listings import Listing
 from gc_assets.stages.sweep.live_filter import ProbeFilter, live_count, live_keys, live_rows, live_tables
 from gc_assets.stages.sweep.live_keys import LiveKeys
-from gc_assets.stages.sweep.missing_count import count_missing
+from gc_assets.stages.sweep.missing_count import EXCUSED, count_missing, hash_excused
 from gc_assets.stages.sweep.named_candidates import restrict_candidates
 from gc_assets.stages.sweep.orphan_reasons import ReasonSearch
 from gc_assets.stages.sweep.other_listings import find_oldest_listing
@@ -357,8 +357,9 @@ def _check_unlisted(
             newer = UnlistedFiles.read(sweep.keys, hashes, sweep.lister)
         elif hashes is not None and sweep.listing.as_of is None and not has_other_names:  # no file has to be looked up
             log = LogReader.of(sweep.state, storage_name)
-            waiting, purged = _read_excused(choose_session(spark, log.rows, log.part_count), sweep)
-            return count_missing(sweep.keys, hashes, broken, waiting, purged)
+            session = choose_session(spark, log.rows, log.part_count)
+            excused = hash_excused(*_read_excused(session, sweep)) if log.rows else EXCUSED.empty_table()
+            return count_missing(sweep.keys, hashes, broken, excused)
     if not (lacking if newer is None else newer.rows.num_rows):
         return MissingLiveFiles(0)
     if newer is None:
