@@ -313,12 +313,15 @@ def refuse_blind_executors(objects: Objects, lake_name: str, failures: pa.Table)
 def _rewritten_paths(context: RunContext) -> Iterator[str]:
     """Yield parts that list containers whose objects changed, according to the last sweeps.
 
-    The parts have the columns `REWRITTEN`.
+    The parts have the columns `REWRITTEN`. Run dates do not give the order of the sweeps, because a
+    rehearsal, or a clock that was ahead, publishes a sweep in the future.
     """
     for storage in context.config.storages:
-        last = context.state.history(storage.name, ORPHAN_FILES.name)[-1:]
-        if last and last[0].summary(SweepSummary).rewritten:
-            yield from context.state.open(last[0]).paths(REWRITTEN_SIDE)
+        sweeps = context.state.history(storage.name, ORPHAN_FILES.name)
+        past = [run for run in sweeps if run.entry.created_at <= context.clock.now()]
+        last = max(past, key=lambda run: (run.entry.created_at, run.run_id), default=None)
+        if last is not None and last.summary(SweepSummary).rewritten:
+            yield from context.state.open(last).paths(REWRITTEN_SIDE)
 
 
 def _merge_levels(levels: list[WrittenParts]) -> WrittenParts:

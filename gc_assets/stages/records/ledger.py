@@ -5,6 +5,10 @@ quarantined it. A *log entry* is a row of `deletion_log`. It is *settled* if its
 or if it is a purge with the outcome `absent`. A copy is in quarantine if its newest settled entry
 is the quarantine itself. `copies_in_quarantine` implements this rule for both Arrow and Spark.
 
+In deferred quarantine, the outcome `changed` of a purge or restore ends the record too, because the
+object at the key is another one or is needed. The object stays, so the entry counts as a restore,
+and later runs classify the object again.
+
 Entries are ordered by the fencing tokens of their leases, because tokens always increase, which is
 not certain for clocks. Entries written by releases without tokens come first, ordered by time and
 run id.
@@ -28,7 +32,7 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.arrow_rows import replace_columns
 from gc_assets.core.hashing import xxhash64
-from gc_assets.core.phases import ABORT, ABSENT, DONE, PURGE, QUARANTINE
+from gc_assets.core.phases import ABORT, ABSENT, CHANGED, DONE, PURGE, QUARANTINE, RESTORE
 from gc_assets.engine.sessions import MAX_SMALL_ROWS, is_small
 from gc_assets.engine.tables import frame_from_arrow, parallelism, spark_schema
 from gc_assets.state.arrow_types import STRING, TIMESTAMP
@@ -69,9 +73,18 @@ def settled_entries(entries: pa.Table) -> pa.Table:
     done = pc.equal(entries.column("outcome"), DONE)
     gone = pc.and_(pc.equal(entries.column("phase"), PURGE), pc.equal(entries.column("outcome"), ABSENT))
     of_files = pc.not_equal(entries.column("phase"), ABORT)
-    mine = entries.filter(pc.and_(of_files, pc.or_(done, gone)))
+    kept = _is_kept(entries)
+    phases = {"phase": pc.if_else(kept, RESTORE, entries.column("phase"))}
+    mine = replace_columns(entries, phases).filter(pc.and_(of_files, pc.or_(pc.or_(done, gone), kept)))
     quarantined = pc.equal(mine.column("phase"), QUARANTINE)
     return mine.append_column("by", pc.if_else(quarantined, mine.column("plan_id"), mine.column("source_plan_id")))
+
+
+def _is_kept(entries: pa.Table) -> pa.ChunkedArray:
+    """Return a mask of the entries that end a deferred record without removing the object."""
+    ends = pc.is_in(entries.column("phase"), pa.array([PURGE, RESTORE]))
+    is_deferred = pc.fill_null(pc.equal(entries.column("quarantine"), "deferred"), False)
+    return pc.and_(ends, pc.and_(is_deferred, pc.equal(entries.column("outcome"), CHANGED)))
 
 
 def newest_entries(entries: pa.Table, group_by: Sequence[str]) -> pa.Table:

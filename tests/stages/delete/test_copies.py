@@ -13,7 +13,7 @@ from gc_assets.demo.iceberg_builder import parquet_bytes
 from gc_assets.stages.delete.restore import restore
 from tests.depth import in_turn
 from tests.lakes.iceberg.builder import LakeBuilder
-from tests.stages.lakehouse import Lakehouse, days_ago
+from tests.stages.lakehouse import Lakehouse, counts, days_ago
 
 pytestmark = [pytest.mark.spark, in_turn]
 
@@ -58,3 +58,26 @@ def test_plan_restores_copy_of_recorded_size_and_command_the_newest(spark: Spark
     key = str(places["by_hand"].relative_to(house.warehouse))
     restore(lambda: spark, house.run_context(), house.storage, key=key)
     assert places["by_hand"].read_bytes() == SECOND
+
+
+def test_replaced_object_in_deferred_quarantine_is_collected_by_its_own_age(spark: SparkSession, tmp_path: Path) -> None:
+    """The storage was copied without times, so each object has another identity."""
+    house, lake = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path)
+    house.settings = {"quarantine": "deferred", "quarantine_days": 1}
+    table = lake.table("db.t", days_ago(40))
+    table.append(days_ago(30))
+    house.lakes = [lake.config("sales")]
+    leftover = house.warehouse / "db" / "t" / "data" / NAMES[0]
+    write_file(leftover, FIRST)
+    house.now = days_ago(9)
+    house.approve_and_apply(house.plan())
+    copied = days_ago(8).timestamp()
+    os.utime(leftover, (copied, copied))
+    outcomes = list[dict[tuple[str, ...], int]]()
+    for day in (4, 2):
+        house.now = days_ago(day)
+        outcomes.append(counts(house.approve_and_apply(house.plan()).by_outcome))
+    assert outcomes == [{("quarantine", "done"): 1, ("purge", "changed"): 1}, {("purge", "done"): 1}]
+    assert not leftover.exists()
+    house.now = days_ago(1)
+    assert not house.plan().totals

@@ -153,6 +153,18 @@ def test_sweep_detects_rewritten_container_if_the_store_has_no_identities(house:
     assert house.decoded_counts("toys") == [1, 0, 1, 0, 1]
 
 
+def test_sweep_of_a_run_from_the_future_does_not_hide_rewritten_containers(house: RewrittenLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock of one run was ahead, and was corrected afterwards."""
+    monkeypatch.setattr(LocalObjects, "cached_identity", lambda *_: None)
+    house.now = days_ago(0)
+    house.plan()
+    house.write_commit("b", days_ago(34))
+    house.now = days_ago(2)
+    assert house.failed_gates(house.plan()) == {"metadata_present"}
+    house.now = days_ago(1)
+    assert not house.plan().failed_gates
+
+
 def test_container_of_earlier_release_with_new_length_is_rewritten(house: RewrittenLake, spark: SparkSession) -> None:
     """That release recorded lengths, but no identities."""
     context, objects = house.run_context(), [("same", "e", 10), ("longer", "e", 11), ("never decoded", "e", 5)]

@@ -31,6 +31,7 @@ from gc_assets.stages.records.ledger import (
     removed_objects,
     settled_entries,
 )
+from gc_assets.stages.records.purged_files import find_purged, find_purged_by
 from gc_assets.state.schemas import ORPHAN_FILES
 from tests.records import EMPTY_SWEEP, NOW, STORAGE, log_row, publish_log, publish_mark, publish_table, run_context_at
 
@@ -94,6 +95,29 @@ def test_entries_without_token_come_first(context: RunContext) -> None:
     assert read_quarantine(context.state, STORAGE).num_rows == 0
 
 
+def test_deferred_record_ends_if_the_object_was_replaced(context: RunContext) -> None:
+    """The object is another one, so only its own record can lead to a purge."""
+    publish_log(context, *(log_row("a", "quarantine", plan, minutes=at, quarantine="deferred") for plan, at in (("p1", 0), ("p2", 5))))
+    publish_log(context, log_row("a", "purge", "p3", minutes=9, source="p1", outcome="changed", quarantine="deferred"))
+    assert read_quarantine(context.state, STORAGE).column("source_plan_id").to_pylist() == ["p2"]
+
+
+def test_changed_copy_in_the_trash_stays_in_quarantine(context: RunContext) -> None:
+    publish_log(context, log_row("a", "quarantine", "p1"), log_row("a", "purge", "p3", minutes=9, source="p1", outcome="changed"))
+    assert read_quarantine(context.state, STORAGE).num_rows == 1
+
+
+def test_replaced_object_is_neither_removed_nor_purged(context: RunContext) -> None:
+    entries = [
+        log_row("a", "quarantine", "p1", quarantine="deferred"),
+        log_row("a", "purge", "p2", minutes=9, source="p1", outcome="changed", quarantine="deferred"),
+    ]
+    publish_log(context, *entries)
+    assert not removed_objects(pa.Table.from_pylist(entries, LOG_ENTRIES), NOW).num_rows
+    assert find_purged(context.state, STORAGE, CopySelection()) is None
+    assert find_purged_by(context.state, STORAGE, "p2") is None
+
+
 def visible_copies(context: RunContext, *, rehearsal: bool) -> list[str]:
     return sorted(read_quarantine(context.state, STORAGE, rehearsal=rehearsal).column("key").to_pylist())
 
@@ -142,7 +166,8 @@ def walk(entries: list[dict[str, Any]]) -> dict[tuple[str, str], str]:
     for entry in sorted(
         (row for row in entries if row["phase"] != "abort"), key=lambda row: (row["token"] or 0, row["at"], row["run_id"] or "")
     ):
-        if entry["outcome"] == "done" or (entry["phase"], entry["outcome"]) == ("purge", "absent"):
+        is_replaced = (entry["quarantine"], entry["outcome"]) == ("deferred", "changed") and entry["phase"] in {"purge", "restore"}
+        if entry["outcome"] == "done" or (entry["phase"], entry["outcome"]) == ("purge", "absent") or is_replaced:
             copy = entry["key"], entry["plan_id"] if entry["phase"] == "quarantine" else entry["source_plan_id"]
             waiting.pop(copy, None)
             if entry["phase"] == "quarantine":
@@ -164,6 +189,7 @@ def random_entries(choose: random.Random, keys: str, entries: int) -> list[dict[
             run_id=f"{choose.randrange(2)}-{next(number):04d}",
             etag=f"e{next(number)}",
             token=choose.choice([None, 1, 2, 3]),
+            quarantine=choose.choice(["trash", "deferred"]),
         )
         for _ in range(entries)
     ]
