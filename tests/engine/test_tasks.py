@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.spark, in_turn]
 LAKE_ASSETS = ("commit_graph", "reachable_snapshots", "expiry_plan", "manifest_entries", "live_files")
 STORAGE_ASSETS = ("live_filter", "storage_inventory", "orphan_files")
 # Summary values that name runs or depend on the division of the work.
-RUN_VALUES = {"tasks", "listing_seconds", "spark_jobs", "requests", "segments"}
+RUN_VALUES = {"tasks", "listing_seconds", "spark_jobs", "requests", "segments", "bases"}
 # Balances that depend on the division of the listing.
 RUN_BALANCES = {"listing tasks"}
 
