@@ -35,6 +35,9 @@ MAX_FIRST_SCAN_ROWS: Final = 1_000_000
 # candidate takes about 400 bytes, and a commit 2 kB.
 MAX_LOCAL_ROWS: Final = 500_000
 MAX_LOCAL_FILES: Final = 64
+# Single tasks need the same memory in this process as in an executor on this machine, which would
+# have to be started first. Most rows of large tasks are edges, with 21 bytes each.
+MAX_LOCAL_TASK_ROWS: Final = 20_000_000
 # If its work items have more bytes in total, a task runs in executors.
 MAX_IN_PROCESS_BYTES: Final = 4 * 2**20
 # Plans with more actions are applied by executors.
@@ -48,8 +51,6 @@ MAX_TRIAL_BYTES: Final = 16 * 2**20
 def run_single_task(spark: SparkSession, task: Task, rows: int, files: int) -> Sequence[Any]:
     """Run a task that is not divided into work items.
 
-    Executors on this machine would neither save memory nor run it faster.
-
     Args:
         spark: The session.
         task: The task.
@@ -59,7 +60,8 @@ def run_single_task(spark: SparkSession, task: Task, rows: int, files: int) -> S
     Returns:
         The rows that the task reports, with the columns `PARTS_DDL`.
     """
-    return run_in_process(task, [task_numbers(1)]) if table_fits_in_process(spark, rows, files) else _run_remote(spark, task, 1)
+    is_small = fits_in_process(rows, files) or (rows <= MAX_LOCAL_TASK_ROWS and is_local(spark))
+    return run_in_process(task, [task_numbers(1)]) if is_small else _run_remote(spark, task, 1)
 
 
 def run_tasks(spark: SparkSession, task: Task, pieces: int, size_bytes: int, max_first_bytes: int = 0) -> Sequence[Any]:
@@ -131,7 +133,7 @@ def has_run_no_job(spark: SparkSession) -> bool:
 
 
 def table_fits_in_process(spark: SparkSession, rows: int, files: int) -> bool:
-    """Check if a single task that reads this many rows and files should run in this process."""
+    """Check if a table with this many rows and files should be computed in this process."""
     return fits_in_process(rows, files) or (rows <= MAX_LOCAL_ROWS and files <= MAX_LOCAL_FILES and is_local(spark))
 
 

@@ -163,9 +163,8 @@ def test_single_task_runs_in_this_process_if_executors_share_the_machine(spark: 
         assert report["digest"] == 7
         return (count_jobs(spark) or 0) - before
 
-    assert count_jobs_of(tasks.MAX_LOCAL_ROWS, tasks.MAX_LOCAL_FILES) == 0
-    assert count_jobs_of(tasks.MAX_LOCAL_ROWS + 1, 1) == 1
-    assert count_jobs_of(1, tasks.MAX_LOCAL_FILES + 1) == 1
+    assert count_jobs_of(tasks.MAX_LOCAL_TASK_ROWS, 1_000) == 0
+    assert count_jobs_of(tasks.MAX_LOCAL_TASK_ROWS + 1, 1) == 1
 
 
 def _report_nothing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -222,7 +221,7 @@ def test_apply_and_restore_are_equal_in_process_and_remote(spark: SparkSession, 
     local = apply_and_restore(no_spark)
     house.now += timedelta(days=1)
     monkeypatch.setattr(sessions, "MAX_SMALL_ROWS", -1)
-    for limit in ("MAX_IN_PROCESS_ROWS", "MAX_LOCAL_ROWS", "MAX_IN_PROCESS_ACTIONS"):
+    for limit in ("MAX_IN_PROCESS_ROWS", "MAX_LOCAL_ROWS", "MAX_LOCAL_TASK_ROWS", "MAX_IN_PROCESS_ACTIONS"):
         monkeypatch.setattr(tasks, limit, -1)
     assert all(len(rows) > 2 for rows in local)
     assert apply_and_restore(lambda: spark) == local

@@ -17,8 +17,8 @@ def all_remote() -> Iterator[None]:
     """Set all limits so low that no stage works in-process or uses the session for small runs."""
     with pytest.MonkeyPatch.context() as bounds:
         bounds.setattr(sessions, "MAX_SMALL_ROWS", -1)
-        rows = ("MAX_IN_PROCESS_ROWS", "MAX_TRIAL_ROWS", "MAX_IN_PROCESS_COLUMN_ROWS", "MAX_FIRST_SCAN_ROWS", "MAX_LOCAL_ROWS")
-        for bound in ("MAX_IN_PROCESS_BYTES", *rows):
+        in_process = ("MAX_IN_PROCESS_BYTES", "MAX_IN_PROCESS_ROWS", "MAX_IN_PROCESS_COLUMN_ROWS")
+        for bound in (*in_process, "MAX_TRIAL_ROWS", "MAX_FIRST_SCAN_ROWS", "MAX_LOCAL_ROWS", "MAX_LOCAL_TASK_ROWS"):
             bounds.setattr(tasks, bound, -1)
         bounds.setattr(manifest_entries, "MAX_FIRST_BYTES", -1)
         bounds.setattr(commit_graph, "MAX_IN_PROCESS_SOURCES", -1)

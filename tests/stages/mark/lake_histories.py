@@ -473,7 +473,7 @@ def large_lake() -> Generator[None]:
         bounds.setattr(live_hashes, "MAX_IN_PROCESS_HASHES", 0)
         bounds.setattr(live_hashes, "MAX_LOCAL_HASHES", 0)
         bounds.setattr(live_set, "MAX_IN_PROCESS_ENTRIES", 0)
-        for limit in ("MAX_IN_PROCESS_ROWS", "MAX_LOCAL_ROWS"):
+        for limit in ("MAX_IN_PROCESS_ROWS", "MAX_LOCAL_TASK_ROWS"):
             bounds.setattr(tasks, limit, 0)
         yield
 
