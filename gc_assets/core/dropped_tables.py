@@ -630,11 +630,11 @@ class DroppedPrefixes:
 
 @dataclass(frozen=True)
 class AdoptedFiles:
-    """Files that commits of dropped tables reference, and that other tables may release.
+    """Files that dropped tables needed, outside their claims or in a location of a listed table too.
 
-    They are outside the claims of the dropped tables, or a listed table claims and names them too.
-    Such a file waits until all of these tables are due. A table that may exist after all, for
-    example because it cannot be read, is not due.
+    Other tables may release them, and their times may change. Such a file waits until all of these
+    tables are due. A table that may exist after all, for example because it cannot be read, is not
+    due.
 
     Attributes:
         rows: The files, with the columns lake, table_uuid and key_hash.

@@ -125,6 +125,25 @@ def test_files_that_a_later_table_of_the_same_location_adopted_wait_with_the_dro
     assert keys <= shop.house.planned_actions().keys()
 
 
+def test_files_with_new_times_wait_with_a_dropped_table_whose_location_has_another_table(spark: SparkSession, tmp_path: Path) -> None:
+    """The storage was copied without the times of its files. The rest of the story is a full refresh."""
+    shop = Shop(spark, tmp_path, "ab")
+    keys = {key for key in shop.house.files() if key.startswith("db/a/")}
+    shop.run(1)
+    shop.drop("a")
+    shop.lake.table("db.a", NOW + timedelta(hours=36)).append(NOW + timedelta(hours=36))
+    shop.run(2)
+    copied = (NOW + timedelta(days=2.1)).timestamp()
+    for path in (path for path in shop.house.warehouse.rglob("*") if path.is_file()):
+        os.utime(path, (copied, copied))
+    planned = {day: keys & (shop.run(day), shop.house.keys("deletion_plan"))[1] for day in (5.5, 8.5)}
+    assert planned == {5.5: set(), 8.5: set()}
+    for key in keys:
+        assert [found.verdict for found in explain(shop.house.run_context(), key)] == ["dropped"]
+    shop.run(9.5)
+    assert keys <= shop.house.keys("deletion_plan")
+
+
 def test_older_files_that_a_later_table_adopted_wait_if_an_apply_read_the_dropped_table_last(spark: SparkSession, tmp_path: Path) -> None:
     """A slow writer committed a file between the last run and the apply. The file is older than the run."""
     shop = Shop(spark, tmp_path, "ab")

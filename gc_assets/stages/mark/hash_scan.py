@@ -145,28 +145,6 @@ class WitnessesOf:
         yield pa.RecordBatch.from_pydict({"witness": sort_distinct(np.concatenate(found))})
 
 
-NAMED_HASHES: Final = pa.schema([("key_hash", pa.int64())])
-
-
-@dataclass(frozen=True)
-class FindNamed:
-    """Task that yields those of the given hashes that occur in a storage (columns `NAMED_HASHES`).
-
-    The input has the columns `MATCHED`.
-    """
-
-    position: int
-    hashes: NDArray[np.int64]
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        wanted = HashSet(self.hashes)
-        is_named = np.zeros(len(wanted.hashes), bool)
-        for batch in batches:
-            at, found = wanted.find(batch.column("key_hash").to_numpy())
-            is_named[found[batch.column("storage").to_numpy()[at] == self.position]] = True
-        yield pa.RecordBatch.from_arrays([pa.array(wanted.hashes[is_named])], schema=NAMED_HASHES)
-
-
 OLDEST_FILES: Final = pa.schema([("witness", pa.int64()), ("modified_us", pa.int64())])
 
 

@@ -33,11 +33,9 @@ from gc_assets.stages.mark.container_scan import EXTERNAL, KIND_COUNT, Expanding
 from gc_assets.stages.mark.container_states import NumberedStates, route_of
 from gc_assets.stages.mark.hash_scan import (
     ENTRY_COUNTS,
-    NAMED_HASHES,
     OLDEST_FILES,
     WITNESS_NUMBERS,
     CountEntries,
-    FindNamed,
     HashScan,
     OldestByWitness,
     SelectLive,
@@ -225,18 +223,6 @@ class LiveHashes:
             hashes: Sorted hashes of the keys.
         """
         return sort_distinct(self.run(WitnessesOf(hashes), WITNESS_NUMBERS).column("witness").to_numpy())
-
-    def find_named(self, storage: str, hashes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return those hashes that belong to files that any commit names, even an expired one.
-
-        Args:
-            storage: Name of the files' storage.
-            hashes: Sorted hashes of keys.
-        """
-        position = self.scan.storages.index(storage)
-        groups = np.array_split(hashes, -(-len(hashes) // MAX_IN_PROCESS_HASHES) or 1)
-        found = [self.run(FindNamed(position, group), NAMED_HASHES).column("key_hash").to_numpy() for group in groups]
-        return sort_distinct(np.concatenate(found))
 
     def oldest_by_table(self, storage: str, hashes: NDArray[np.int64], modified_us: NDArray[np.int64]) -> dict[str, int]:
         """Return when the oldest file that a table references was modified, by table uuid.

@@ -1,15 +1,15 @@
 """Keep track of files that dropped tables used, and that other tables may release.
 
 A table can name files in the location of another one, for example after `add_files`. If it shares a
-directory with a listed table, that table may have named its files too. When the table is dropped,
-these files have to wait with it. The first run that misses the table finds them in the live set of
-the last accepted run. Later runs copy the rows for as long as they remember the table and do not
-read it.
+directory with a listed table, that table may have named its files too, and the files may get new
+times, for example if the storage is copied. When the table is dropped, these files have to wait
+with it. The first run that misses the table finds them in the live set of the last accepted run.
+Later runs copy the rows for as long as they remember the table and do not read it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,11 +22,11 @@ from pyspark.sql import SparkSession
 from gc_assets.core.dropped_tables import AdoptedFiles, DroppedPrefixes
 from gc_assets.core.errors import StateError
 from gc_assets.core.hashing import xxhash64
-from gc_assets.core.sorted_hashes import is_in_sorted, sort_distinct
 from gc_assets.engine.run_context import RunContext
+from gc_assets.engine.tables import ROUTE
 from gc_assets.stages.mark.container_scan import KIND_COUNT
 from gc_assets.stages.mark.live_set import LiveSet
-from gc_assets.stages.sweep.live_keys import LiveKeys
+from gc_assets.stages.sweep.foreign_metadata import directory_of
 from gc_assets.stages.sweep.table_memory import find_accepted_sweep
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
@@ -35,14 +35,13 @@ from gc_assets.state.side_tables import ADOPTED_FILES, ADOPTED_SIDE
 
 # `empty_table` would import pandas.
 NO_ADOPTED_FILES: Final = AdoptedFiles(pa.Table.from_batches([], ADOPTED_FILES))
-_FOUND: Final = pa.schema([("table", pa.int32()), ("key_hash", pa.int64()), ("is_outside", pa.bool_())])
+_FOUND: Final = pa.schema([("table", pa.int32()), ("key_hash", pa.int64())])
 
 
 def find_adopted_files(
     spark: SparkSession,
     context: RunContext,
     storage_name: str,
-    keys: LiveKeys,
     found: DroppedPrefixes,
     missed: Collection[int],
     unread: Collection[tuple[str, str]],
@@ -50,7 +49,6 @@ def find_adopted_files(
     """Find the files adopted by tables that this run did not read, and why some are unknown.
 
     Args:
-        keys: The keys that the commits of the listed tables name.
         found: The dropped tables.
         missed: Indices of the tables that are missing for the first time in this run.
         unread: Lakes and uuids of all remembered tables that this run did not read.
@@ -68,7 +66,7 @@ def find_adopted_files(
         reason: object = "the live files of the last accepted run are not available any more"
         if (live := _open_live_set(context, swept, lake)) is not None:
             try:
-                new.append(_find_named(spark, context, keys, found, live, tables))
+                new.append(_find_named(spark, context, storage_name, found, live, tables))
                 continue
             except StateError as error:
                 reason = error
@@ -94,29 +92,25 @@ def _read(context: RunContext, swept: PublishedTable) -> AdoptedFiles:
 def _find_named(
     spark: SparkSession,
     context: RunContext,
-    keys: LiveKeys,
+    storage_name: str,
     found: DroppedPrefixes,
     live: LiveSet,
     tables: dict[str, int],
 ) -> pa.Table:
-    """Find files that a lake's tables named outside their claims, as rows of `ADOPTED_FILES`.
-
-    Of the files in directories that listed tables claim too, only those are returned that a commit
-    of a listed table names. The others wait because of their time.
+    """Find files that a lake's tables named outside their own claims, as rows of `ADOPTED_FILES`.
 
     Raises:
         StateError: If the live set cannot be read.
     """
-    storages = [storage.name for storage in context.config.storages]
     witnesses = live.find_witnesses(tables).sort_by("witness")
-    if not witnesses.num_rows:
-        return NO_ADOPTED_FILES.rows
     numbers = pa.array(list(tables.values()), pa.int64()).take(
         pc.index_in(witnesses.column("table_uuid"), pa.array(list(tables), pa.string()))
     )
-    find = FindAdopted(found, storages.index(keys.storage), witnesses.column("witness").to_numpy(), numbers.to_numpy())
-    rows = live.run_on(spark, witnesses, find, _FOUND)
-    rows = rows.filter(pc.or_(rows.column("is_outside"), pa.array(_is_named(keys, rows.column("key_hash").to_numpy()))))
+    position = [storage.name for storage in context.config.storages].index(storage_name)
+    find = FindAdopted(found, position, witnesses.column("witness").to_numpy(), numbers.to_numpy())
+    rows = pa.Table.from_batches([find.select(*_find_metadata(context, storage_name, found, live, tables.values()))])
+    if witnesses.num_rows:
+        rows = pa.concat_tables([rows, live.run_on(spark, witnesses, find, _FOUND)])
     uuids = pa.array([item.table.table_uuid for item in found.tables], pa.string()).take(rows.column("table").combine_chunks())
     return pa.table(
         {"lake": pa.repeat(pa.scalar(live.lake), rows.num_rows), "table_uuid": uuids, "key_hash": rows.column("key_hash")},
@@ -124,13 +118,29 @@ def _find_named(
     )
 
 
-def _is_named(keys: LiveKeys, hashes: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return a mask of the hashes of files that a commit of a listed table names."""
-    distinct = sort_distinct(hashes)
-    is_named = np.zeros(len(hashes), bool)
-    for lake in keys.lakes if len(distinct) else ():
-        is_named |= is_in_sorted(hashes, lake.find_named(keys.storage, distinct))
-    return is_named
+def _find_metadata(
+    context: RunContext, storage_name: str, found: DroppedPrefixes, live: LiveSet, numbers: Iterable[int]
+) -> tuple[pa.Array, NDArray[np.int64]]:
+    """Find the pinned files next to the metadata of dropped tables, which no commit names.
+
+    Returns:
+        The keys, and the index of the table of each.
+    """
+    resolver, directories = context.resolver(), list[tuple[str, int]]()
+    for number in numbers:
+        location = found.tables[number].table.metadata_location
+        resolved = None if location is None else resolver.locate_one(location)
+        if resolved is not None and resolved[0] == storage_name:
+            directories.append((directory_of(resolved[1]), number))
+    rows = live.direct_rows()
+    is_pinned = pc.and_(pc.is_null(rows.column("commit_id")), pc.is_null(rows.column("table_uuid")))
+    is_live = pc.and_(pc.equal(rows.column(ROUTE), ""), pc.equal(rows.column("storage"), storage_name))
+    keys = rows.filter(pc.and_(is_pinned, is_live)).column("key")
+    pinned = pa.table({"key": keys, "directory": pc.replace_substring_regex(keys, "/?[^/]*$", "")})
+    names, of = zip(*directories, strict=True) if directories else ((), ())
+    of_tables = pa.table({"directory": pa.array(names, pa.string()), "table": pa.array(of, pa.int64())})
+    found_rows = pinned.join(of_tables, "directory", join_type="inner")
+    return found_rows.column("key").combine_chunks(), found_rows.column("table").to_numpy()
 
 
 def _open_live_set(context: RunContext, swept: PublishedTable, lake: str) -> LiveSet | None:
@@ -167,8 +177,10 @@ class FindAdopted:
             at = np.minimum(np.searchsorted(self.witnesses, witness), len(self.witnesses) - 1)
             is_own = (self.witnesses[at] == witness) & (batch.column("storage").to_numpy() == self.position)
             keys, tables = batch.column("key").filter(pa.array(is_own)), self.tables[at[is_own]]
-            is_outside = self.found.is_outside(keys, tables)
-            is_wanted = is_outside | self.found.find_shared(keys)
-            hashes = xxhash64(keys.filter(pa.array(is_wanted)))
-            columns = [pa.array(tables[is_wanted], pa.int32()), pa.array(hashes), pa.array(is_outside[is_wanted])]
-            yield pa.RecordBatch.from_arrays(columns, schema=_FOUND)
+            yield self.select(keys, tables)
+
+    def select(self, keys: pa.Array, tables: NDArray[np.int64]) -> pa.RecordBatch:
+        """Select the wanted files, given by their keys and the indices of their tables."""
+        is_wanted = self.found.is_outside(keys, tables) | self.found.find_shared(keys)
+        hashes = xxhash64(keys.filter(pa.array(is_wanted)))
+        return pa.RecordBatch.from_arrays([pa.array(tables[is_wanted], pa.int32()), pa.array(hashes)], schema=_FOUND)

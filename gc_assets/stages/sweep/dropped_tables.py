@@ -290,7 +290,6 @@ def find_dropped_tables(
     storage_name: str,
     refs: Sequence[PublishedTable],
     live: Sequence[PublishedTable],
-    keys: LiveKeys,
     listing: Listing,
 ) -> DroppedTables:
     """Determine which tables to remember after this run, and the states of dropped tables."""
@@ -300,13 +299,13 @@ def find_dropped_tables(
     read = {(table.lake, table.table_uuid) for lake in lakes for table in lake.tables}
     unread = {(item.lake, item.table_uuid) for item in remembered} - read
     if not gone:
-        adopted, notes = find_adopted_files(spark, context, storage_name, keys, _NOTHING, (), unread)
+        adopted, notes = find_adopted_files(spark, context, storage_name, _NOTHING, (), unread)
         return DroppedTables(tuple(remembered), adopted=adopted, notes=notes)
     present, of_lakes = _present_prefixes(context, storage_name, claims)
     bare = DroppedPrefixes(tuple(map(DroppedTable, gone)), present, of_lakes)
     times = {lake.lake: lake.waits_from for lake in lakes}
     missed = [number for number, item in enumerate(gone) if item.noun == TABLE and item.gone_since == times.get(item.lake)]
-    adopted, notes = find_adopted_files(spark, context, storage_name, keys, bare, missed, unread)
+    adopted, notes = find_adopted_files(spark, context, storage_name, bare, missed, unread)
     accepted = _accepted_times(context, storage_name, gone)
     tables = tuple(
         replace(item, accepted_at=accepted.get(index), shares_location=all(map(bare.is_shared, item.table.prefixes)))

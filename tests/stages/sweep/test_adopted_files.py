@@ -14,7 +14,6 @@ from gc_assets.core.foreign import ClaimAges, ForeignRules
 from gc_assets.core.hashing import xxhash64
 from gc_assets.stages.mark.container_scan import EXTERNAL, KIND_COUNT
 from gc_assets.stages.mark.entry_scan import KEYED
-from gc_assets.stages.mark.hash_scan import MATCHED, FindNamed
 from gc_assets.stages.sweep.adopted_files import NO_ADOPTED_FILES, FindAdopted
 from gc_assets.stages.sweep.dropped_tables import NO_DROPPED_TABLES, WAITS, DroppedFinder, DroppedTables
 from gc_assets.state.side_tables import ADOPTED_FILES
@@ -47,16 +46,9 @@ def test_only_files_of_the_tables_in_this_storage_outside_their_claims_or_shared
     batch = pa.RecordBatch.from_pylist([dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)], KEYED)
     found = pa.Table.from_batches(find(iter([batch, batch.slice(0, 0)])))
     rows = [(key, table) for key, table in zip(keys, adopters, strict=True) if table is not None]
-    expected = {(table, xxhash64(pa.array([key]))[0], key != "s0/a") for key, table in rows}
+    expected = {(table, xxhash64(pa.array([key]))[0]) for key, table in rows}
     assert set(zip(*(column.to_pylist() for column in found.columns), strict=True)) == expected
     assert found.num_rows == 5
-
-
-def test_only_names_in_the_storage_of_a_file_count() -> None:
-    rows = [(1, 7), (0, 5), (1, 3), (1, 7), (1, 4), (EXTERNAL, 9)]
-    batch = pa.RecordBatch.from_pylist([{"storage": storage, "key_hash": key} for storage, key in rows], MATCHED)
-    found = pa.Table.from_batches(FindNamed(1, np.array([3, 5, 7, 9]))(iter([batch, batch.slice(0, 0)])))
-    assert found.column("key_hash").to_pylist() == [3, 7]
 
 
 def test_adopted_file_waits_if_no_table_is_dropped_any_more() -> None:
@@ -77,7 +69,8 @@ def test_adopted_file_waits_if_no_table_is_dropped_any_more() -> None:
     [(None, False), (START - timedelta(microseconds=1), False), (START, True), (START + timedelta(days=1), True)],
 )
 def test_older_file_belongs_to_the_dropped_table_alone_if_the_claim_is_newer(since: datetime | None, is_alone: bool) -> None:
-    table = RememberedTable("red", "u1", None, "red", ("t/",), START + timedelta(hours=12), gone_since=START + timedelta(days=2))
+    gone_since = START + timedelta(days=2)
+    table = RememberedTable("red", "u1", None, "red", ("t/",), START + timedelta(hours=12), gone_since=gone_since, last_run=START)
     rules = ForeignRules(Claims({}), {}, ages=ClaimAges({"t/": {"u2": since}}))
     found = DroppedPrefixes((DroppedTable(table, waits_for="its time"),), frozenset({"t/"}))
     finder = DroppedFinder.of(found, None, rules, NO_ADOPTED_FILES)
