@@ -172,7 +172,7 @@ def live_listed(live: int, unlisted: int, samples: Sequence[str]) -> GateResult:
     message = f"At most {unlisted:,} of {count_of(live, 'live file', 'are')} not in the inventory, ignoring files of unreadable tables."
     if unlisted:
         message += f" Up to {MAX_UNLISTED:.1%} may be missing. They are lost, or their addresses are spelled differently: "
-        message += f"{show_list(samples)}."
+        message += f"{show_list(samples)}. `gc-assets explain KEY` shows whether a file was lost in quarantine."
     return _result("live_listed", share <= MAX_UNLISTED, message, overridable=True, numbers={"live": live, "unlisted": unlisted})
 
 

@@ -335,7 +335,7 @@ def test_undo_names_the_commit_with_the_paths_after_a_purge(story: Story) -> Non
     before = story.paths()
     assert undo_expiry(story.house.run_context(), find_plan(story.house.config, first.plan_id)) == {"changed": 2}
     assert story.paths() == before
-    error = "2 objects at the deleted paths of branch .* were purged, .*; commit .* has the deleted paths"
+    error = "2 objects at the deleted paths of branch .* do not exist any more, .*; commit .* has the deleted paths"
     assert all(re.search(error, text) for text in undo_errors(story))
 
 

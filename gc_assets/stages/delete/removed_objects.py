@@ -16,7 +16,7 @@ from gc_assets.core.units import count_of
 from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.protocol import ExpiryAction
 from gc_assets.stages.delete.planned_edits import PlannedPaths
-from gc_assets.stages.records.ledger import LOG_ENTRIES, LogReader, newest_entries
+from gc_assets.stages.records.ledger import LogReader, newest_entries, select_removed
 from gc_assets.stages.records.plans import list_plans, unfinished_plans
 from gc_assets.state.index import PastRun
 from gc_assets.state.parts import read_parts
@@ -53,16 +53,17 @@ def _keys_by_storage(objects: pa.Table) -> dict[str, pa.Array]:
 def _describe_logged(context: RunContext, keys: Mapping[str, pa.Array], action: ExpiryAction) -> str | None:
     found = list[pa.Table]()
     for storage, of_storage in keys.items():
-        last = newest_entries(_read_entries(LogReader.of(context.state, storage), of_storage), ("key",))
-        is_hidden = pc.not_equal(pc.fill_null(last.column("quarantine"), ""), _DEFERRED)
-        is_gone = pc.or_(pc.equal(last.column("phase"), PURGE), pc.and_(pc.equal(last.column("phase"), QUARANTINE), is_hidden))
-        found.append(last.filter(is_gone).select(["key", "phase", "by"]))
+        last = newest_entries(LogReader.of(context.state, storage).read_keys(of_storage), ("key",))
+        found.append(select_removed(last).select(["key", "phase", "by"]))
     gone = pa.concat_tables(found) if found else None
     if gone is None or not gone.num_rows:
         return None
-    purged = gone.filter(pc.equal(gone.column("phase"), PURGE))
-    if purged.num_rows:
-        return _describe(action, purged.column("key").to_pylist(), "were purged") + f"; commit {action.snapshot_id} has the deleted paths"
+    lost = gone.filter(pc.not_equal(gone.column("phase"), QUARANTINE))
+    if lost.num_rows:
+        return (
+            _describe(action, lost.column("key").to_pylist(), "do not exist any more")
+            + f"; commit {action.snapshot_id} has the deleted paths"
+        )
     plans = show_list([f"`{command('restore', plan=plan[:12])}`" for plan in sorted(set(gone.column("by").to_pylist()))])
     return _describe(action, gone.column("key").to_pylist(), "are in quarantine") + f"; first run {plans}"
 
@@ -98,9 +99,3 @@ def _find_planned(context: RunContext, run: PastRun, keys: pa.Array) -> Iterator
 def _describe(action: ExpiryAction, keys: Sequence[str], state: str) -> str:
     objects = f"{count_of(len(keys), 'object')} at the deleted paths of branch {action.ref_name}"
     return to_message(f"{objects} {state}, such as {min(keys)}, so the paths would name missing files")
-
-
-def _read_entries(reader: LogReader, keys: pa.Array) -> pa.Table:
-    """Read the log entries of the given keys (columns `LOG_ENTRIES`)."""
-    numbers = pa.RecordBatch.from_pydict({"id": pa.array(range(reader.part_count), pa.int64())})
-    return pa.Table.from_batches([batch.filter(pc.is_in(batch.column("key"), keys)) for batch in reader(iter([numbers]))], LOG_ENTRIES)

@@ -36,6 +36,7 @@ from gc_assets.lakes.protocol import (
 from gc_assets.stages.mark.deleted_repositories import freeze_lake, summarize_repository, with_known_repository
 from gc_assets.stages.mark.idle_branches import date_sighting
 from gc_assets.stages.mark.previous_refs import add_hidden_tables, build_freeze, refuse_hidden
+from gc_assets.stages.mark.quarantined_metadata import add_restore_commands
 from gc_assets.stages.mark.resolution import are_links_unchanged, build_links, find_resolvable, resolve_or_keep, resolve_rows
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
@@ -123,7 +124,7 @@ def lake_refs(context: RunContext, lake_name: str) -> PublishedTable:
         pinned=len(refs.pinned),
         notes=tuple(map(to_message, refs.notes)),
         min_age_seconds=refs.min_age_seconds,
-        unread=_list_unread(refs),
+        unread=add_restore_commands(context, _list_unread(refs)),
         named_prefixes=None if refs.named_prefixes is None else dict(refs.named_prefixes.prefixes),
         named_prefixes_error=None if refs.named_prefixes is None else refs.named_prefixes.error,
         repository=summarize_repository(refs, frozen_at),

@@ -22,7 +22,7 @@ from gc_assets.core.errors import StateError, UsageError
 from gc_assets.core.foreign import RULES, SIDE_FILE
 from gc_assets.core.moments import format_time
 from gc_assets.core.paths import is_address
-from gc_assets.core.phases import PURGE, QUARANTINE, RESTORE
+from gc_assets.core.phases import ABSENT, PURGE, QUARANTINE, RESTORE
 from gc_assets.core.printable import show_list
 from gc_assets.core.units import count_of
 from gc_assets.engine.run_context import RunContext
@@ -151,7 +151,7 @@ def _explain(context: RunContext, storage: str, key: str) -> Explanation:
     for row in live.find(storage, key):
         links = tuple(chain(context, row["lake"], row))
         sentence = f"It is live: {_describe_need(links)}."
-        if last is not None and last["phase"] == QUARANTINE:
+        if last is not None and (last["phase"] == QUARANTINE or _is_lost(last)):
             sentence += f" But it {_describe_action(storage, key, last)[1].removeprefix('It ')}"
         sentence += _describe_path_edits(context, storage, key)
         return Explanation(storage, key, "live", sentence + _describe_uploads(summary), links, summary, history)
@@ -271,10 +271,16 @@ def _find_last_action(summary: dict[str, Any], entries: pa.Table) -> dict[str, A
     return None if listed_since or not last else last[0]
 
 
+def _is_lost(action: dict[str, Any]) -> bool:
+    return action["phase"] == RESTORE and action["outcome"] == ABSENT
+
+
 def _describe_action(storage: str, key: str, action: dict[str, Any]) -> tuple[str, str]:
     when, by = format_time(action["at"]), action["plan_id"][:12]
     if action["phase"] == PURGE:
         return "purged", f"It was purged at {when} by plan {by}."
+    if _is_lost(action):
+        return "lost", f"It was lost in quarantine: at {when}, a restore did not find it there. Restore it from a backup."
     if action["phase"] == RESTORE:
         return "restored", f"It was restored at {when}; the next run classifies it again."
     return (

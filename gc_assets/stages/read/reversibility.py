@@ -46,6 +46,7 @@ _FILE_TEXTS: Final = {
     DENIED: ("was denied", "were denied"),
     FAILED: ("failed", "failed"),
 }
+_RESTORE_TEXTS: Final = _FILE_TEXTS | {ABSENT: ("was lost in quarantine", "were lost in quarantine")}
 _EDIT_TEXTS: Final = {
     ABSENT: ("had been made already", "had been made already"),
     CHANGED: ("is not required any more or waits, so it was not made", "are not required any more or wait, so they were not made"),
@@ -114,7 +115,7 @@ def describe_outcomes(
         subject, done = _SUBJECTS[phase]
         if phase == QUARANTINE and header.quarantine == "deferred":
             done = "marked as quarantined"
-        texts = _EDIT_TEXTS if phase == EXPIRE else _FILE_TEXTS
+        texts = {EXPIRE: _EDIT_TEXTS, RESTORE: _RESTORE_TEXTS}.get(phase, _FILE_TEXTS)
         others = [f"{counts[outcome]:,} {text[counts[outcome] > 1]}" for outcome, text in texts.items() if outcome in counts]
         skipped = f"; {', '.join(others)}" if others else ""
         yield f"{phase.capitalize()}: {count_of(counts.get(DONE, 0), subject)} {done}{skipped}."

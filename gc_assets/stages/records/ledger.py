@@ -2,8 +2,9 @@
 
 The ledger lists all copies in quarantine. A copy is identified by its key and the plan that
 quarantined it. A *log entry* is a row of `deletion_log`. It is *settled* if its outcome is `done`,
-or if it is a purge with the outcome `absent`. A copy is in quarantine if its newest settled entry
-is the quarantine itself. `copies_in_quarantine` implements this rule for both Arrow and Spark.
+or if it is a purge or restore with the outcome `absent`, because the copy then does not exist. A
+copy is in quarantine if its newest settled entry is the quarantine itself. `copies_in_quarantine`
+implements this rule for both Arrow and Spark.
 
 In deferred quarantine, the outcome `changed` of a purge or restore ends the record too, because the
 object at the key is another one or is needed. The object stays, so the entry counts as a restore,
@@ -71,7 +72,7 @@ def settled_entries(entries: pa.Table) -> pa.Table:
     Entries of the phase `abort` are left out, because an upload is not the file with that key.
     """
     done = pc.equal(entries.column("outcome"), DONE)
-    gone = pc.and_(pc.equal(entries.column("phase"), PURGE), pc.equal(entries.column("outcome"), ABSENT))
+    gone = pc.and_(_is_end(entries), pc.equal(entries.column("outcome"), ABSENT))
     of_files = pc.not_equal(entries.column("phase"), ABORT)
     kept = _is_kept(entries)
     phases = {"phase": pc.if_else(kept, RESTORE, entries.column("phase"))}
@@ -80,11 +81,14 @@ def settled_entries(entries: pa.Table) -> pa.Table:
     return mine.append_column("by", pc.if_else(quarantined, mine.column("plan_id"), mine.column("source_plan_id")))
 
 
+def _is_end(entries: pa.Table) -> pa.ChunkedArray:
+    return pc.is_in(entries.column("phase"), pa.array([PURGE, RESTORE]))
+
+
 def _is_kept(entries: pa.Table) -> pa.ChunkedArray:
     """Return a mask of the entries that end a deferred record without removing the object."""
-    ends = pc.is_in(entries.column("phase"), pa.array([PURGE, RESTORE]))
     is_deferred = pc.fill_null(pc.equal(entries.column("quarantine"), "deferred"), False)
-    return pc.and_(ends, pc.and_(is_deferred, pc.equal(entries.column("outcome"), CHANGED)))
+    return pc.and_(_is_end(entries), pc.and_(is_deferred, pc.equal(entries.column("outcome"), CHANGED)))
 
 
 def newest_entries(entries: pa.Table, group_by: Sequence[str]) -> pa.Table:
@@ -243,11 +247,18 @@ def removed_objects(entries: pa.Table, since: datetime) -> pa.Table:
     Returns:
         The objects with the columns key and etag.
     """
-    last = newest_entries(entries, ("key", "by"))
-    hidden = pc.and_(pc.equal(last.column("phase"), QUARANTINE), pc.not_equal(pc.fill_null(last.column("quarantine"), ""), "deferred"))
-    gone = pc.or_(hidden, pc.equal(last.column("phase"), PURGE))
+    last = select_removed(newest_entries(entries, ("key", "by")))
     late = pc.or_(pc.fill_null(last.column("rehearsal"), False), pc.greater_equal(last.column("at"), pa.scalar(since, TIMESTAMP)))
-    return last.filter(pc.and_(gone, late)).select(["key", "etag"])
+    return last.filter(late).select(["key", "etag"])
+
+
+def select_removed(last: pa.Table) -> pa.Table:
+    """Select the settled entries after which there is no object at the key.
+
+    Its copy may be in quarantine, purged or lost. In deferred quarantine, objects stay in place.
+    """
+    hidden = pc.and_(pc.equal(last.column("phase"), QUARANTINE), pc.not_equal(pc.fill_null(last.column("quarantine"), ""), "deferred"))
+    return last.filter(pc.or_(hidden, pc.or_(pc.equal(last.column("phase"), PURGE), pc.equal(last.column("outcome"), ABSENT))))
 
 
 @dataclass(frozen=True)
@@ -274,6 +285,11 @@ class LogReader:
     def read_all(self) -> pa.Table:
         """Read all entries into memory, including unselected and unsettled ones."""
         return _read_all_entries(self.files, self.parts)
+
+    def read_keys(self, keys: pa.Array) -> pa.Table:
+        """Read all entries of the given keys into memory."""
+        numbers = pa.RecordBatch.from_pydict({"id": pa.array(range(self.part_count), pa.int64())})
+        return pa.Table.from_batches([batch.filter(pc.is_in(batch.column("key"), keys)) for batch in self(iter([numbers]))], LOG_ENTRIES)
 
     def shares(self) -> Iterator[pa.Table]:
         """Yield the entries in tables of about `SHARE_ROWS` rows, which limits the memory required.

@@ -61,6 +61,13 @@ def test_restored_file_is_reported_as_restored(context: RunContext) -> None:
     assert explain_key(context).verdict == "restored"
 
 
+def test_file_whose_copy_a_restore_does_not_find_is_lost(context: RunContext) -> None:
+    publish_log(context, log_row("a", "quarantine", "p1"))
+    publish_log(context, log_row("a", "restore", "r1", minutes=9, source="p1", outcome="absent"))
+    assert explain_key(context).verdict == "lost"
+    assert "a restore did not find it" in explain_key(context).sentence
+
+
 def test_state_under_a_claim_is_unowned(tmp_path: Path) -> None:
     context = run_context_at(tmp_path)
     inside = context.config.model_copy(update={"state": f"{tmp_path}/warehouse/weather/state"})

@@ -22,6 +22,7 @@ from gc_assets.stages.records.ledger import (
     LOG_ENTRIES,
     QUARANTINED_COPY,
     CopySelection,
+    LogReader,
     copies_in_quarantine,
     first_of_each_key,
     newest_first,
@@ -118,6 +119,27 @@ def test_replaced_object_is_neither_removed_nor_purged(context: RunContext) -> N
     assert find_purged_by(context.state, STORAGE, "p2") is None
 
 
+def test_copy_that_a_restore_does_not_find_is_not_in_quarantine_any_more(context: RunContext) -> None:
+    publish_log(context, log_row("a", "quarantine", "p1"), log_row("b", "quarantine", "p1"), log_row("a", "quarantine", "p2"))
+    publish_log(context, *(log_row("a", "restore", "r1", minutes=5, source="p1", outcome=outcome) for outcome in ("failed", "absent")))
+    publish_log(context, log_row("b", "restore", "r1", minutes=5, source="p1", outcome="changed"))
+    assert copies(read_quarantine(context.state, STORAGE)).keys() == {("b", "p1"), ("a", "p2")}
+
+
+def test_object_whose_copy_is_lost_counts_as_removed() -> None:
+    """An older inventory still contains it."""
+    entries = [log_row("lost", "quarantine", "p1"), log_row("lost", "restore", "r1", minutes=5, source="p1", outcome="absent")]
+    entries += [log_row("back", "quarantine", "p1"), log_row("back", "restore", "r1", minutes=5, source="p1")]
+    assert removed_objects(pa.Table.from_pylist(entries, LOG_ENTRIES), NOW).column("key").to_pylist() == ["lost"]
+
+
+def test_only_entries_of_the_given_keys_are_read(context: RunContext) -> None:
+    publish_log(context, *(log_row(key, "quarantine", "p1") for key in "abc"))
+    publish_log(context, log_row("a", "restore", "r1", minutes=5, source="p1"))
+    reader = LogReader.of(context.state, STORAGE)
+    assert sorted(reader.read_keys(pa.array(["a", "c", "d"])).column("key").to_pylist()) == ["a", "a", "c"]
+
+
 def visible_copies(context: RunContext, *, rehearsal: bool) -> list[str]:
     return sorted(read_quarantine(context.state, STORAGE, rehearsal=rehearsal).column("key").to_pylist())
 
@@ -167,7 +189,8 @@ def walk(entries: list[dict[str, Any]]) -> dict[tuple[str, str], str]:
         (row for row in entries if row["phase"] != "abort"), key=lambda row: (row["token"] or 0, row["at"], row["run_id"] or "")
     ):
         is_replaced = (entry["quarantine"], entry["outcome"]) == ("deferred", "changed") and entry["phase"] in {"purge", "restore"}
-        if entry["outcome"] == "done" or (entry["phase"], entry["outcome"]) == ("purge", "absent") or is_replaced:
+        is_gone = (entry["phase"], entry["outcome"]) in {("purge", "absent"), ("restore", "absent")}
+        if entry["outcome"] == "done" or is_gone or is_replaced:
             copy = entry["key"], entry["plan_id"] if entry["phase"] == "quarantine" else entry["source_plan_id"]
             waiting.pop(copy, None)
             if entry["phase"] == "quarantine":
