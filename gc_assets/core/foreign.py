@@ -7,7 +7,8 @@ another team already uses. An unreferenced file is *foreign* if one of these rul
   does not match the patterns of the lake's writers.
 - `new_claim`: The file is older than the claim, so it may have been in the location before the
   table was created. If its name does not match the patterns of the lake's writers, the file is
-  compared with the first run that found the claim instead.
+  compared with the first run that found the claim instead. Files for which an accepted run found
+  this rule are remembered, because a copy of a bucket gives them new modification times.
 - `hidden_path`: A component of the path starts with `_` or `.`, and no commit ever referenced a
   file under it. Iceberg's `remove_orphan_files` has the same rule.
 - `unknown_path`: The lake's format never produces such a path.
@@ -24,12 +25,16 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final
+from typing import Final, Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from gc_assets.core.claims import Claims
+from gc_assets.core.hashing import xxhash64
+from gc_assets.core.sorted_hashes import is_in_sorted
 
 OTHER_FORMAT, NEW_CLAIM, HIDDEN_PATH, UNKNOWN_DIRECTORY = "other_format", "new_claim", "hidden_path", "unknown_directory"
 UNKNOWN_PATH = "unknown_path"
@@ -155,6 +160,14 @@ class ClaimAges:
         return ClaimAges(found)
 
 
+class KeyHashes(Protocol):
+    """A set of keys, identified by their hashes. Picklable."""
+
+    def read(self) -> NDArray[np.int64]:
+        """Return the sorted hashes."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class ForeignRules:
     """Finds foreign files in a storage. Instances are picklable.
@@ -174,6 +187,8 @@ class ForeignRules:
             format produces.
         listed: Claims of tables that a catalog lists. In them, no file is accepted as garbage of a
             dead table.
+        remembered: Files that were older than their claim in an earlier run, whatever their times
+            are now. None without any.
     """
 
     claims: Claims
@@ -186,6 +201,7 @@ class ForeignRules:
     dropped_seen: ClaimAges = field(default_factory=ClaimAges)
     paths: Mapping[str, str] = field(default_factory=dict[str, str])
     listed: frozenset[str] = frozenset()
+    remembered: KeyHashes | None = None
 
     def find_targets(self, files: pa.RecordBatch) -> pa.Array:
         """Find out what has to be known about referenced files before these files can be checked.
@@ -224,12 +240,19 @@ class ForeignRules:
         may_apply = pa.array([verdict.may_apply for verdict in verdicts], pa.bool_()).take(groups.at)
         at = pc.indices_nonzero(pc.or_(may_apply, pc.or_(groups.is_hidden, groups.has_unknown_path)))
         columns = (groups.at, groups.keys, groups.is_own, groups.is_hidden, groups.has_unknown_path, files.column("last_modified"))
+        rows = zip(*(column.take(at).to_pylist() for column in columns), self._find_remembered(files.column("key").take(at)), strict=True)
         rules: list[str | None] = [None] * files.num_rows
-        for index, row in zip(at.to_pylist(), zip(*(column.take(at).to_pylist() for column in columns), strict=True), strict=True):
-            group, key, is_own, is_hidden, has_unknown_path, modified = row
+        for index, (group, key, is_own, is_hidden, has_unknown_path, modified, is_remembered) in zip(at.to_pylist(), rows, strict=True):
             is_unnamed = is_hidden and _EXACT + key not in known
-            rules[index] = verdicts[group].find_rule(modified, is_unnamed, is_own, has_unknown_path=has_unknown_path)
+            rules[index] = verdicts[group].find_rule(
+                modified, is_unnamed, is_own, has_unknown_path=has_unknown_path, is_remembered=is_remembered
+            )
         return pa.array(rules, pa.string())
+
+    def _find_remembered(self, keys: pa.Array) -> list[bool]:
+        if self.remembered is None or not len(keys):
+            return [False] * len(keys)
+        return is_in_sorted(xxhash64(keys), self.remembered.read()).tolist()
 
 
 class KnownFiles:
@@ -290,18 +313,22 @@ class _Verdict:
         """Whether a rule may apply to a file in the directory, even if its name is not unusual."""
         return self.is_unknown or any(value is not None for value in (self.root, self.since, self.seen, self.hidden))
 
-    def find_rule(self, modified: datetime | None, is_hidden: bool, is_own: bool, *, has_unknown_path: bool) -> str | None:
+    def find_rule(
+        self, modified: datetime | None, is_hidden: bool, is_own: bool, *, has_unknown_path: bool, is_remembered: bool
+    ) -> str | None:
         """Return the first rule that makes a file foreign, or None.
 
         Args:
             is_hidden: True if the file name is hidden and no commit references the file.
             is_own: True if the lake's writers use such names.
             has_unknown_path: True if the lake's format never produces such a path.
+            is_remembered: True if the file was older than its claim in an earlier run.
         """
         if self.root is not None and not is_own and not self._accepts(modified, self.root, of_tables=False):
             return OTHER_FORMAT
         since = self.since if is_own else self.seen
-        if since is not None and (modified is None or modified < since) and not self._accepts(modified):
+        is_older = modified is None or is_remembered or (since is not None and modified < since)
+        if since is not None and is_older and not self._accepts(modified):
             return NEW_CLAIM
         of_tables = self.hidden is not None  # the location of a dead table may be a hidden directory
         if (self.hidden is not None or is_hidden) and not self._accepts(modified, self.hidden or "", of_tables=of_tables):

@@ -459,6 +459,11 @@ TARGETS: Final = pa.schema([("target", pa.string())])
 ADOPTABLE_SIDE: Final = "_adoptable"
 ADOPTABLE: Final = pa.schema([("key_hash", pa.int64()), ("modified_us", pa.int64())])
 
+# Files that were older than the claim on their location when an accepted run found them. They stay
+# foreign, even if their modification times change.
+OLDER_THAN_CLAIM_SIDE: Final = "_older_than_claim"
+OLDER_THAN_CLAIM: Final = schema_of(column("key_hash", LONG, "Hash of the file's key.", since="0.4"))
+
 REWRITTEN_SIDE: Final = "_rewritten"
 REWRITTEN: Final = schema_of(
     column("address", STRING, "Address of a container whose object differs from the one that was decoded."),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
+import numpy as np
 import pyarrow as pa
 import pytest
+from numpy.typing import NDArray
 
 from gc_assets.core.claims import Claim, Claims, Owner
 from gc_assets.core.foreign import (
@@ -21,6 +23,7 @@ from gc_assets.core.foreign import (
     ForeignRules,
     KnownFiles,
 )
+from gc_assets.core.hashing import xxhash64
 from gc_assets.lakes.iceberg.file_names import DATA_NAMES, OWN_NAMES
 from gc_assets.lakes.kinds import KINDS
 
@@ -210,6 +213,24 @@ def test_dataset_counts_only_inside_a_directory_of_a_format(root: str, rule: str
 def test_file_older_than_a_new_claim_is_foreign(days: float, rule: str | None) -> None:
     ages = ClaimAges({"t/": {"1": NOW - timedelta(days=10)}})
     assert find_foreign([f"t/data/{OWN}"], given=rules(ages=ages), days=days) == {f"t/data/{OWN}": rule}
+
+
+@dataclass(frozen=True)
+class KeyList:
+    keys: tuple[str, ...]
+
+    def read(self) -> NDArray[np.int64]:
+        return np.sort(xxhash64(pa.array(self.keys, pa.string())))
+
+
+def test_file_stays_older_than_a_new_claim_if_its_time_changes() -> None:
+    ages, copied, leftover = ClaimAges({"t/": {"1": NOW - timedelta(days=10)}}), f"t/data/{OWN}", f"t/data/{OWN.replace('0', '1')}"
+    given = rules(ages=ages, remembered=KeyList((copied,)))
+    assert find_foreign([copied, leftover], given=given, days=5) == {copied: NEW_CLAIM, leftover: None}
+    accepted = replace(given, accepted=(AcceptedPrefix("t/", NOW),))
+    assert find_foreign([copied], given=accepted, days=5) == {copied: None}
+    no_new_claim = replace(given, ages=ClaimAges({"t/": {"1": None}}))
+    assert find_foreign([copied], given=no_new_claim, days=5) == {copied: None}
 
 
 @pytest.mark.parametrize("days, rule", [(11, NEW_CLAIM), (9, NEW_CLAIM), (7, None)])

@@ -38,6 +38,7 @@ from gc_assets.stages.mark.manifest_entries import find_segments
 from gc_assets.stages.records.accepted_prefixes import accepted_prefixes
 from gc_assets.stages.records.accepted_runs import newest_accepted_run
 from gc_assets.stages.sweep.claims import effective_claims
+from gc_assets.stages.sweep.older_than_claim import read_older_files, update_older_files
 from gc_assets.stages.sweep.storage_column import StorageColumn
 from gc_assets.stages.sweep.table_memory import open_sweep
 from gc_assets.state.arrow_types import STRING
@@ -51,6 +52,7 @@ from gc_assets.state.side_tables import (
     FOREIGN_DATASETS,
     FOREIGN_DATASETS_SIDE,
     FOUND_DATASETS_SIDE,
+    OLDER_THAN_CLAIM_SIDE,
     STATES_SIDE,
     TARGETS,
     TARGETS_SIDE,
@@ -128,10 +130,18 @@ class ForeignSearch:
             finder = ForeignFinder(rules, known, frozenset(datasets.column("key").to_pylist()))
         return cls(spark, context, storage_name, rules, run, finder, datasets)
 
-    def write(self) -> dict[str, tuple[PartFile, ...]]:
-        """Write the side tables that later runs and applies read."""
-        tables = {CLAIMED_SIDE: age_rows(*_all_ages(self.rules)), FOREIGN_DATASETS_SIDE: self.datasets}
+    def write(self, written: WrittenParts) -> dict[str, tuple[PartFile, ...]]:
+        """Write the side tables that later runs and applies read.
+
+        Args:
+            written: The parts of `orphan_files` that the sweep has written.
+        """
         files = self.context.state.files
+        tables = {
+            CLAIMED_SIDE: age_rows(*_all_ages(self.rules)),
+            FOREIGN_DATASETS_SIDE: self.datasets,
+            OLDER_THAN_CLAIM_SIDE: update_older_files(self.spark, self.rules.remembered, written, self.run, files),
+        }
         return {side: tuple(write_parts(rows, self.run, files, side)) for side, rows in tables.items() if rows.num_rows}
 
     def sum_files(self, written: WrittenParts) -> tuple[ForeignFiles, ...]:
@@ -179,7 +189,19 @@ def foreign_rules(
     locations |= own_claims - {claim.prefix for claim in listed}
     accepted = accepted_prefixes(context, storage_name)
     tables_listed = frozenset(claim.prefix for claim in listed if claim.table is not None and claim.collect)
-    return ForeignRules(claims, own_names, frozenset(locations), ages, seen, accepted, dropped_ages, dropped_seen, paths, tables_listed)
+    return ForeignRules(
+        claims,
+        own_names,
+        frozenset(locations),
+        ages,
+        seen,
+        accepted,
+        dropped_ages,
+        dropped_seen,
+        paths,
+        tables_listed,
+        read_older_files(context, storage_name),
+    )
 
 
 def claim_ages(

@@ -412,7 +412,7 @@ def _write_orphans(
     reread = checks.metadata.reread
     rewritten = tuple(write_parts(reread.select(REWRITTEN.names), run, state.files, REWRITTEN_SIDE)) if reread.num_rows else ()
     own = {
-        **foreign.write(),
+        **foreign.write(written),
         **checks.dropped.write(context, run),
         **checks.foreign.views.write(context, run),
         **checks.foreign.write(context, run),

@@ -1,0 +1,101 @@
+"""Remember the files that were older than the claim on their location (rule `new_claim`).
+
+A copy of a bucket, a new storage class or a restored backup gives them new modification times, and
+they still do not belong to the lake. A run remembers what the last accepted run remembered, and the
+files that it finds itself. It forgets those that it decides otherwise, for example because a user
+has accepted their prefix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pyspark.sql import SparkSession
+
+from gc_assets.core.foreign import NEW_CLAIM, KeyHashes
+from gc_assets.core.hashing import xxhash64
+from gc_assets.core.sorted_hashes import is_in_sorted, sort_distinct
+from gc_assets.engine.parquet_scan import ParquetScan
+from gc_assets.engine.run_context import RunContext
+from gc_assets.engine.tables import WrittenParts, collect_arrow, spark_schema
+from gc_assets.engine.tasks import table_fits_in_process
+from gc_assets.stages.sweep.table_memory import find_accepted_sweep
+from gc_assets.state.files import Files
+from gc_assets.state.journal import TableRun
+from gc_assets.state.parts import read_parts
+from gc_assets.state.schemas import ORPHAN_FILES
+from gc_assets.state.side_tables import OLDER_THAN_CLAIM, OLDER_THAN_CLAIM_SIDE
+
+_DECIDED: Final = pa.schema([ORPHAN_FILES.schema.field(name) for name in ("key", "foreign_rule")])
+_CHANGES: Final = pa.schema([("key_hash", pa.int64()), ("is_older", pa.bool_())])
+
+
+@dataclass(frozen=True)
+class OlderFiles:
+    """The hashes of the remembered files. Only paths are pickled."""
+
+    files: Files
+    paths: tuple[str, ...]
+
+    def read(self) -> NDArray[np.int64]:
+        """Return the sorted hashes."""
+        return _read_hashes(self.files, self.paths)
+
+
+@lru_cache(maxsize=2)
+def _read_hashes(files: Files, paths: tuple[str, ...]) -> NDArray[np.int64]:
+    return sort_distinct(read_parts(files, list(paths), OLDER_THAN_CLAIM).column("key_hash").to_numpy())
+
+
+def read_older_files(context: RunContext, storage_name: str) -> OlderFiles | None:
+    """Return the files that the last accepted run of a storage remembered, or None."""
+    swept = find_accepted_sweep(context, storage_name)
+    paths = () if swept is None else tuple(swept.paths(OLDER_THAN_CLAIM_SIDE))
+    return OlderFiles(context.state.files, paths) if paths else None
+
+
+def update_older_files(spark: SparkSession, remembered: KeyHashes | None, written: WrittenParts, run: TableRun, files: Files) -> pa.Table:
+    """Return the files to remember after a sweep (columns `OLDER_THAN_CLAIM`).
+
+    Args:
+        remembered: The files that the last accepted run remembered.
+        written: The parts of `orphan_files` that the sweep has written.
+    """
+    known = np.empty(0, np.int64) if remembered is None else remembered.read()
+    if written.rows and (remembered is not None or any(rule == NEW_CLAIM for *_, rule in written.totals)):
+        scan, task = ParquetScan.of(files, _DECIDED, run.path, written.parts), _FindChanges(remembered)
+        if table_fits_in_process(spark, written.rows, len(scan.paths)):
+            found = pa.Table.from_batches(task(scan.read_batches()), _CHANGES)
+        else:
+            found = collect_arrow(scan.map_arrow(spark, task, spark_schema(_CHANGES)), _CHANGES)
+        is_older = found.column("is_older")
+        older, decided = (found.filter(mask).column("key_hash").to_numpy() for mask in (is_older, pc.invert(is_older)))
+        known = sort_distinct(np.concatenate([known, older]))
+        known = known[~is_in_sorted(known, np.sort(decided))]
+    return pa.table({"key_hash": known}, OLDER_THAN_CLAIM)
+
+
+@dataclass(frozen=True)
+class _FindChanges:
+    """Find the files that are older than their claim, and remembered files that are not foreign.
+
+    Runs in executors.
+    """
+
+    remembered: KeyHashes | None
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            rule, hashes = batch.column("foreign_rule"), xxhash64(batch.column("key"))
+            is_older = pc.fill_null(pc.equal(rule, NEW_CLAIM), False)
+            is_wanted = is_older
+            if self.remembered is not None:
+                is_wanted = pc.or_(is_older, pc.and_(pa.array(is_in_sorted(hashes, self.remembered.read())), pc.is_null(rule)))
+            yield pa.RecordBatch.from_arrays([pa.array(hashes), is_older], schema=_CHANGES).filter(is_wanted)
