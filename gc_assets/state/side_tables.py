@@ -423,11 +423,13 @@ KNOWN_VIEWS: Final = schema_of(
     column("catalog", STRING, "Identity of the catalog, without secrets.", since="0.4"),
     column("gone_since", TIMESTAMP, "Time of the first accepted run that missed it; null if a catalog lists it.", since="0.4"),
 )
-# Prefixes in all storages under which foreign tables may have files. Plans leave out these files.
+# Prefixes in all storages under which foreign tables may have files. Plans leave out these files,
+# and applies of older plans keep them.
 FOREIGN_PREFIXES_SIDE: Final = "_foreign_prefixes"
 FOREIGN_PREFIXES: Final = schema_of(
     column("storage", STRING, "Storage of the prefix.", since="0.4"),
     column("prefix", STRING, "Prefix that ends in `/`, or empty for the whole storage.", since="0.4"),
+    column("is_junk", BOOL, "True if a file in it is only named like metadata, so that its quarantined files may be purged.", since="0.4"),
 )
 # The dropped tables in the form that `gc-assets show` prints.
 SHOWN_DROPPED_TABLES: Final = Table(

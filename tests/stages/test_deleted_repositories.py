@@ -157,6 +157,14 @@ def test_deleted_repository_is_unreadable_until_its_lake_is_forgotten(found: Rep
     assert found.waits_for() == "its waiting time ends at 2026-11-28 07:48 UTC, if this run is accepted"
 
 
+def test_freeze_of_a_clock_that_was_ahead_does_not_delay_a_forgotten_repository(found: Repositories) -> None:
+    found.run(25)
+    found.delete()
+    found.forget(1)
+    found.run(2)
+    assert (found.unreadable(), found.waits_for()) == ([], "its waiting time ends at 2026-11-29 03:00 UTC, if this run is accepted")
+
+
 def hide(*denied: str, status: int = 401, body: Any = None) -> Any:
     """Return a fault with this response for paths."""
 

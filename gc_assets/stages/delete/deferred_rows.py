@@ -22,7 +22,8 @@ from gc_assets.core.plan import Unreadable
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import collect, map_arrow, read_table
 from gc_assets.lakes.kinds import uncollected_metadata
-from gc_assets.stages.delete.missing_files import find_missing, last_sweep
+from gc_assets.stages.delete.missing_files import find_missing
+from gc_assets.stages.records.newest_sweeps import find_newest_sweep
 from gc_assets.stages.records.plans import list_plans
 from gc_assets.stages.records.set_aside import with_set_aside
 from gc_assets.stages.sweep.adopted_files import read_adopted_files
@@ -53,7 +54,7 @@ def read_missed_tables(context: RunContext, storage_name: str) -> tuple[Unreadab
     cached containers and does not notice that their files are gone. If other files are missing in
     this storage, the gates decide.
     """
-    last = last_sweep(context, storage_name)
+    last = find_newest_sweep(context, storage_name)
     own = last.summary(OrphanFilesSummary).unreadable if last is not None else ()
     return (*own, *find_missing(context, storage_name))
 
@@ -173,6 +174,26 @@ def _leave_out_others(copies: DataFrame, state: State, plan_id: str, run: PastRu
         "key", F.lit(plan_id).alias("source_plan_id")
     )
     return copies.join(others, ["key", "source_plan_id"], "left_anti").select(*copies.columns)
+
+
+def add_foreign_rows(needed: DataFrame, rows: Callable[[], DataFrame], foreign: Sequence[str], doubtful: Sequence[str]) -> DataFrame:
+    """Add the keys under prefixes where a later run than the plan's found metadata of others.
+
+    Args:
+        needed: Keys needed by lakes, with the columns key, needed and is_live.
+        rows: Loads the plan rows.
+        foreign: Prefixes of foreign tables. Their files are neither quarantined nor purged.
+        doubtful: Prefixes around files that are only named like metadata. Purges are not affected.
+    """
+    for prefixes, actions, whose in (
+        (foreign, (QUARANTINE, PURGE), "a table of no configured lake; the gate foreign_metadata of the newest plan names its metadata"),
+        (doubtful, (QUARANTINE,), "a table whose metadata cannot be read; the newest plan names the file"),
+    ):
+        if prefixes:
+            find = _FindDeferred(Claims.of_shields(prefixes), f"it may belong to {whose}", defers_purges=False)
+            kept = map_arrow(rows().filter(F.col("action").isin(*actions)).select("key", "action"), find, DEFERRED)
+            needed = needed.unionByName(kept.join(needed.select("key"), "key", "left_anti").dropDuplicates(["key"]))
+    return needed
 
 
 def _add_kept_metadata(

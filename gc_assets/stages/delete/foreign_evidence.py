@@ -11,14 +11,16 @@ any storage counts if it refers to a location in the plan's storage.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final, Self
 
 import pyarrow.compute as pc
 
 from gc_assets.engine.run_context import RunContext
-from gc_assets.stages.delete.missing_files import last_sweep
+from gc_assets.stages.delete.missing_files import find_doubtful, missing_prefixes
 from gc_assets.stages.delete.plan_inputs import PlanInputs
+from gc_assets.stages.records.newest_sweeps import list_newest_sweeps
 from gc_assets.stages.sweep.orphan_files import grace_cutoff
 from gc_assets.stages.sweep.other_listings import find_listing_time, list_claiming_lakes
 from gc_assets.state.journal import PublishedTable
@@ -44,6 +46,8 @@ class ForeignEvidence:
         notes: Sentences about storages for which an earlier sweep was used.
         prefixes: Prefixes of the plan's storage under which the tables of the metadata may have
             files. The plan leaves out these files.
+        doubtful: Prefixes around unreadable files that are only named like metadata. An apply does
+            not quarantine files under them.
     """
 
     count: int
@@ -51,29 +55,22 @@ class ForeignEvidence:
     unknown: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     prefixes: tuple[str, ...] = ()
+    doubtful: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, inputs: PlanInputs) -> Self:
+        """Collect the metadata for a plan, and why some of it is unknown."""
         context, own = inputs.context, inputs.orphans.summary(OrphanFilesSummary)
         claimed = list_claiming_lakes(context, [*inputs.refs, *inputs.live])
-        mine = claimed.get(inputs.storage, set())
         usual = grace_cutoff(context, inputs.storage, inputs.refs)
-        count, samples, unknown, notes = own.foreign_metadata_count, list(own.foreign_metadata), list[str](), list[str]()
-        prefixes = _read_prefixes(context, inputs.orphans, inputs.storage, is_needed=count > 0)
-        for name in sorted({storage.name for storage in context.config.storages} - {inputs.storage}):
-            shared, sweep = claimed.get(name, set()) & mine, last_sweep(context, name)
-            if sweep is None:
-                if shared:
-                    unknown.append(f"storage {name} has no sweep")
+        sweeps = {sweep.receipt.owner: sweep for sweep in list_newest_sweeps(context)} | {inputs.storage: inputs.orphans}
+        unknown, notes = list[str](), list[str]()
+        for name in sorted(claimed.keys() - {inputs.storage}):
+            if claimed[name].isdisjoint(claimed.get(inputs.storage, ())):
                 continue
-            found = sweep.summary(OrphanFilesSummary)
-            lakes, storages = found.foreign_metadata_lakes, found.foreign_metadata_storages
-            is_relevant = storages is None or inputs.storage in storages or bool(shared and (lakes is None or shared & set(lakes)))
-            prefixes |= _read_prefixes(context, sweep, inputs.storage, is_needed=is_relevant and found.foreign_metadata_count > 0)
-            if is_relevant:
-                count += found.foreign_metadata_count
-                samples += [context.resolver().address(name, sample) for sample in found.foreign_metadata]
-            if not shared:
+            sweep = sweeps.get(name)
+            if sweep is None:
+                unknown.append(f"storage {name} has no sweep")
                 continue
             listed_at = find_listing_time(context, sweep)
             if listed_at is not None and listed_at < usual:
@@ -84,18 +81,65 @@ class ForeignEvidence:
                 notes.append(f"{listed[0].upper()}{listed[1:]}, so only older files are planned. `{LIST}` lists it now.")
             elif sweep.receipt.run_date < context.run_date:
                 notes.append(f"The metadata in storage {name} was last read by the run of {sweep.receipt.run_date}.")
-        return cls(count, tuple(samples), tuple(unknown), tuple(notes), tuple(sorted(prefixes)))
+        found = cls._of_sweeps(context, inputs.storage, claimed, sweeps)
+        return replace(found, unknown=tuple(unknown), notes=tuple(notes))
+
+    @classmethod
+    def of_newest(cls, context: RunContext, storage_name: str, tables: Sequence[PublishedTable]) -> Self:
+        """Collect what the newest sweeps of all storages found, for an apply of an older plan.
+
+        Args:
+            context: The context of the verification mark.
+            tables: `lake_refs` and `live_files` of all lakes.
+        """
+        sweeps = {sweep.receipt.owner: sweep for sweep in list_newest_sweeps(context)}
+        found = cls._of_sweeps(context, storage_name, list_claiming_lakes(context, tables), sweeps)
+        doubtful = set(missing_prefixes(context, storage_name, find_doubtful(context, storage_name), tables))
+        if storage_name in sweeps:
+            doubtful |= _read_prefixes(context, sweeps[storage_name], storage_name, around_junk=True)
+        return replace(found, doubtful=tuple(sorted(doubtful)))
+
+    @classmethod
+    def _of_sweeps(
+        cls, context: RunContext, storage_name: str, claimed: Mapping[str, set[str]], sweeps: Mapping[str, PublishedTable]
+    ) -> Self:
+        count, samples, prefixes = 0, list[str](), set[str]()
+        for name, sweep in sorted(sweeps.items(), key=lambda item: (item[0] != storage_name, item[0])):
+            found, is_own = sweep.summary(OrphanFilesSummary), name == storage_name
+            shared = claimed.get(name, set()) & claimed.get(storage_name, set())
+            is_relevant = is_own or _is_relevant(found, storage_name, shared)
+            prefixes |= _read_prefixes(context, sweep, storage_name, is_needed=is_relevant and found.foreign_metadata_count > 0)
+            if is_relevant:
+                count += found.foreign_metadata_count
+                samples += [item if is_own else context.resolver().address(name, item) for item in found.foreign_metadata]
+        return cls(count, tuple(samples), prefixes=tuple(sorted(prefixes)))
 
 
-def _read_prefixes(context: RunContext, sweep: PublishedTable, storage_name: str, *, is_needed: bool) -> set[str]:
+def _is_relevant(found: OrphanFilesSummary, storage_name: str, shared: set[str]) -> bool:
+    """Check whether foreign metadata in another storage matters for the plans of a storage.
+
+    Args:
+        found: Summary of the other storage's sweep.
+        shared: Lakes that claim files in both storages.
+    """
+    lakes, storages = found.foreign_metadata_lakes, found.foreign_metadata_storages
+    return storages is None or storage_name in storages or bool(shared and (lakes is None or not shared.isdisjoint(lakes)))
+
+
+def _read_prefixes(
+    context: RunContext, sweep: PublishedTable, storage_name: str, *, is_needed: bool = False, around_junk: bool = False
+) -> set[str]:
     """Return the prefixes of a storage under which the foreign tables found by a sweep may have
     files.
 
     Args:
         is_needed: True if the sweep found foreign metadata that the plan has to consider.
+        around_junk: If True, return the prefixes around files that are only named like metadata.
     """
     paths = sweep.paths(FOREIGN_PREFIXES_SIDE)
     if not paths:  # If an earlier release made the sweep, the files may be under any prefix.
         return {""} if is_needed else set()
     rows = read_parts(context.state.files, paths, FOREIGN_PREFIXES)
-    return set(rows.filter(pc.equal(rows.column("storage"), storage_name)).column("prefix").to_pylist())
+    is_junk = pc.fill_null(rows.column("is_junk"), False)
+    rows = rows.filter(pc.and_(pc.equal(rows.column("storage"), storage_name), pc.equal(is_junk, around_junk)))
+    return set(rows.column("prefix").to_pylist())

@@ -20,11 +20,11 @@ from gc_assets.core.phases import RESTORE
 from gc_assets.core.plan import Unreadable
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import ROUTE, map_arrow
-from gc_assets.stages.records.plans import ListedPlan, list_plans
+from gc_assets.stages.records.newest_sweeps import find_newest_sweep, list_comparable_plans, list_newest_sweeps
 from gc_assets.stages.sweep.claims import prefixes_of
 from gc_assets.state.arrow_types import STRING
 from gc_assets.state.journal import PublishedTable
-from gc_assets.state.schemas import DELETION_PLAN, ORPHAN_FILES
+from gc_assets.state.schemas import DELETION_PLAN
 from gc_assets.state.side_tables import MISSING_FILES_SIDE
 from gc_assets.state.summaries import OrphanFilesSummary
 
@@ -47,40 +47,21 @@ def find_doubtful(context: RunContext, storage_name: str) -> tuple[Unreadable, .
     The metadata may belong to an unknown table whose data is under the same claims. As in the
     table's own storage, this only defers the quarantine of more files, not purges.
     """
-    sweeps = (last_sweep(context, other.name) for other in context.config.storages if other.name != storage_name)
-    return tuple(item for sweep in sweeps if sweep is not None for item in sweep.summary(OrphanFilesSummary).junk_tables)
-
-
-def last_sweep(context: RunContext, storage_name: str) -> PublishedTable | None:
-    """Return the storage's most recent sweep, made for this run date or for a comparable plan."""
-    plans = _comparable_plans(context, storage_name)
-    dates = [plan.header.run_date for plan in plans]
-    if context.find(ORPHAN_FILES, storage_name) is not None:
-        dates.append(context.run_date)
-    return context.state.current(storage_name, ORPHAN_FILES.name, max(dates)) if dates else None
+    others = (sweep for sweep in list_newest_sweeps(context) if sweep.receipt.owner != storage_name)
+    return tuple(item for sweep in others for item in sweep.summary(OrphanFilesSummary).junk_tables)
 
 
 def _missing_in(context: RunContext, storage_name: str) -> Iterator[Unreadable]:
-    sweep = last_sweep(context, storage_name)
+    sweep = find_newest_sweep(context, storage_name)
     if sweep is None:
         return
     summary = sweep.summary(OrphanFilesSummary)
     yield from (*summary.unreadable, *summary.missing_lakes)
     if summary.unlisted_lakes:
-        plans = _comparable_plans(context, storage_name)
+        plans = list_comparable_plans(context, storage_name)
         newest = next((plan for plan in plans if plan.header.run_date == sweep.receipt.run_date), None)
         if newest is None or not newest.verdict.is_approved or LIVE_LISTED not in newest.verdict.overrides:
             yield from summary.unlisted_lakes
-
-
-def _comparable_plans(context: RunContext, storage_name: str) -> list[ListedPlan]:
-    """Return the storage's plans that the current run can be compared with, newest first.
-
-    Historical plans are left out. Rehearsals only use plans of rehearsals, and real runs only plans
-    of real runs.
-    """
-    plans = list_plans(context.config, storage_name, empty=True)
-    return [plan for plan in plans if not plan.header.historical and plan.header.rehearsal == context.clock.is_rehearsal]
 
 
 def route_missing(rows: DataFrame, prefixes: tuple[str, ...]) -> DataFrame:
@@ -93,7 +74,7 @@ def route_missing(rows: DataFrame, prefixes: tuple[str, ...]) -> DataFrame:
 
 
 def missing_prefixes(
-    context: RunContext, storage_name: str, missing: tuple[Unreadable, ...], tables: list[PublishedTable]
+    context: RunContext, storage_name: str, missing: tuple[Unreadable, ...], tables: Sequence[PublishedTable]
 ) -> tuple[str, ...]:
     """Return the prefixes that the given tables and lakes claim in a storage."""
     owners = {Owner(item.lake, item.table_uuid) for item in missing}

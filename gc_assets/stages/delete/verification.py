@@ -36,7 +36,8 @@ from gc_assets.engine.tables import (
     row_hash,
     spark_schema,
 )
-from gc_assets.stages.delete.deferred_rows import add_deferred_rows, list_unreadable
+from gc_assets.stages.delete.deferred_rows import add_deferred_rows, add_foreign_rows, list_unreadable
+from gc_assets.stages.delete.foreign_evidence import ForeignEvidence
 from gc_assets.stages.delete.foreign_rows import ForeignRows
 from gc_assets.stages.delete.live_set import check_live_set
 from gc_assets.stages.delete.revalidate import REFUSED, Revalidation
@@ -126,6 +127,7 @@ class VerificationMark:
         refs: `lake_refs` of all lakes.
         revalidation: Task that checks plan rows against this mark.
         frozen_at: The time at which the first ref was read.
+        foreign: Foreign metadata that the newest sweeps found.
     """
 
     spark: SparkSession
@@ -137,6 +139,7 @@ class VerificationMark:
     revalidation: Revalidation
     frozen_at: datetime
     unreadable: tuple[Unreadable, ...]
+    foreign: ForeignEvidence
 
     @cached_property
     def needed(self) -> DataFrame:
@@ -153,7 +156,9 @@ class VerificationMark:
         live_again, in_history = "concat('live again: lake ', lake, ' needs it')", "concat('the history of lake ', lake, ' reaches it')"
         keys = grouped.selectExpr("key", f"if(is_live, {live_again}, {in_history}) as needed", "is_live")
         has_dropped = DROPPED in self.rows.plan.header.by_reason
-        return add_deferred_rows(keys, lambda: self.rows.frame, self.context, self.storage, self.live, self.refs, has_dropped=has_dropped)
+        load = lambda: self.rows.frame  # noqa: E731
+        keys = add_deferred_rows(keys, load, self.context, self.storage, self.live, self.refs, has_dropped=has_dropped)
+        return add_foreign_rows(keys, load, self.foreign.prefixes, self.foreign.doubtful)
 
 
 def make_verification_mark(
@@ -177,23 +182,30 @@ def make_verification_mark(
     tables = [mark(spark, mark_context, lake.name) for lake in track(context.config.lakes, "lakes", len(context.config.lakes))]
     if resumed and not ungated:
         _refuse_newly_unreadable(header, list_unreadable(tables))
-    failed = _failed_gates(spark, context, mark_context, plan, tables)
+    refs = [mark_context.table(LAKE_REFS, lake.name) for lake in mark_context.config.lakes]
+    evidence = ForeignEvidence.of_newest(mark_context, header.storage, [*refs, *tables])
+    failed = _failed_gates(spark, context, mark_context, plan, refs, tables, evidence)
     if failed and not ungated:
         raise GateRefused(_describe_mismatch(context, plan, failed))
     session = choose_session(spark, *_size(context.state, plan))
     rows = PlanRows.verify(session, context.state, plan)
-    refs = [mark_context.table(LAKE_REFS, lake.name) for lake in mark_context.config.lakes]
     frozen_at = min(table.summary(LakeRefsSummary).frozen_at for table in refs)
     unreadable = with_set_aside(context, list_unreadable(tables))
     foreign = ForeignRows.of(
         session, mark_context, header, [*refs, *tables], tables, rows.frame, planned_uploads(context.state, plan.published)
     )
     revalidation = Revalidation.of(mark_context, header, refs, tables, foreign)
-    return VerificationMark(session, mark_context, header.storage, tables, refs, rows, revalidation, frozen_at, unreadable)
+    return VerificationMark(session, mark_context, header.storage, tables, refs, rows, revalidation, frozen_at, unreadable, evidence)
 
 
 def _failed_gates(
-    spark: SparkSession, context: RunContext, mark_context: RunContext, plan: StoredPlan, tables: list[PublishedTable]
+    spark: SparkSession,
+    context: RunContext,
+    mark_context: RunContext,
+    plan: StoredPlan,
+    refs: list[PublishedTable],
+    tables: list[PublishedTable],
+    foreign: ForeignEvidence,
 ) -> list[GateResult]:
     """Evaluate the gates whose result may have changed since the plan was made.
 
@@ -201,7 +213,6 @@ def _failed_gates(
         Failed gates, except those that the approval overrides.
     """
     header = plan.header
-    refs = [mark_context.table(LAKE_REFS, lake.name) for lake in mark_context.config.lakes]
     limits = context.storage(header.storage).gates
     count, earlier = live_count(tables, header.storage), AcceptedRun.of(context, header)
     checks = [
@@ -210,6 +221,7 @@ def _failed_gates(
         gates.lakes_present(earlier.missing_lakes(count)),
         gates.unreadable_tables(with_set_aside(context, list_unreadable(tables)), limits.max_unreadable),
         gates.storages_apart(context.overlapping_storages(header.storage)),
+        gates.foreign_metadata(foreign.count, foreign.samples),
     ]
     aliases = planned_by_alias(
         spark, mark_context, header.storage, tables, lambda: read_table(spark, context.state, DELETION_PLAN, plan.published)

@@ -16,6 +16,7 @@ from gc_assets.core.dropped_tables import REPOSITORY, RememberedTable
 from gc_assets.core.errors import ClockSkewed, LakeUnreadable, RepositoryMissing
 from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.protocol import FrozenRefs, Lake, RepositoryIdentity, RepositoryLake, as_repository
+from gc_assets.stages.mark.last_known import list_freezes
 from gc_assets.stages.records.accepted_runs import find_forgotten
 from gc_assets.state.schemas import LAKE_REFS
 from gc_assets.state.summaries import LakeRefsSummary, RepositorySummary
@@ -100,10 +101,9 @@ def find_read_repository(summary: LakeRefsSummary) -> RepositorySummary | None:
 
 def find_known_repository(context: RunContext, lake_name: str) -> RepositorySummary | None:
     """Return the repository in the newest freeze that identifies it, or None."""
-    runs = context.state.history(lake_name, LAKE_REFS.name)
-    for run in sorted(runs, key=lambda item: item.entry.created_at, reverse=True):
+    for run in list_freezes(context, lake_name, context.clock.now()):
         summary = context.state.open(run).summary(LakeRefsSummary)
-        if summary.repository is not None and (context.clock.is_rehearsal or not summary.rehearsal):
+        if summary.repository is not None:
             return summary.repository
     return None
 

@@ -26,11 +26,12 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import ROUTE
 from gc_assets.stages.mark.container_scan import KIND_COUNT
 from gc_assets.stages.mark.live_set import LiveSet
+from gc_assets.stages.records.newest_sweeps import find_sweep
 from gc_assets.stages.sweep.foreign_metadata import directory_of
 from gc_assets.stages.sweep.table_memory import find_accepted_sweep
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
-from gc_assets.state.schemas import LIVE_FILES, ORPHAN_FILES
+from gc_assets.state.schemas import LIVE_FILES
 from gc_assets.state.side_tables import ADOPTED_FILES, ADOPTED_SIDE
 
 # `empty_table` would import pandas.
@@ -80,8 +81,8 @@ def find_adopted_files(
 
 
 def read_adopted_files(context: RunContext, storage_name: str) -> AdoptedFiles:
-    """Return the adopted files recorded by the sweep of this run date."""
-    swept = context.state.current(storage_name, ORPHAN_FILES.name, context.run_date)
+    """Return the adopted files recorded by the sweep of a plan's run, or by the newest sweep."""
+    swept = find_sweep(context, storage_name)
     return NO_ADOPTED_FILES if swept is None else _read(context, swept)
 
 

@@ -50,6 +50,7 @@ from gc_assets.engine.tables import MAX_SAMPLES, ROUTE, WrittenParts, spark_sche
 from gc_assets.lakes.protocol import as_listing, as_repository
 from gc_assets.stages.mark.deleted_repositories import find_read_repository, identify, is_never_read
 from gc_assets.stages.records.dead_tables import dead_tables, read_table_id
+from gc_assets.stages.records.newest_sweeps import find_sweep, list_newest_sweeps
 from gc_assets.stages.records.set_aside import with_set_aside
 from gc_assets.stages.sweep.adopted_files import NO_ADOPTED_FILES, find_adopted_files
 from gc_assets.stages.sweep.claims import claims_of, collector_paths, effective_claims
@@ -63,7 +64,6 @@ from gc_assets.stages.sweep.table_memory import (
     list_lake_tables,
     memory_row,
     memory_table,
-    newest_sweeps,
     read_remembered,
     update_memory,
 )
@@ -342,7 +342,7 @@ def _count_again(found: DroppedPrefixes, sums: Mapping[int, FormerFiles]) -> Dro
 def load_dropped_tables(
     context: RunContext, storage_name: str, tables: Sequence[PublishedTable], *, confirm: bool = False
 ) -> DroppedPrefixes:
-    """Return the dropped tables that this run date's sweep found, with their current states.
+    """Return the dropped tables that a sweep found (see `find_sweep`), with their current states.
 
     Tables that a lake lists again are omitted. Waiting times and unreadable tables are evaluated
     for the current time, because an apply may run long after the sweep.
@@ -353,7 +353,7 @@ def load_dropped_tables(
         confirm: If True, catalogs and servers are asked again for each due table by name, because
             the table may have returned to a catalog that hides it.
     """
-    swept = context.state.current(storage_name, ORPHAN_FILES.name, context.run_date)
+    swept = find_sweep(context, storage_name)
     if swept is None or not swept.summary(OrphanFilesSummary).dropped_tables:
         return _NOTHING
     rows = [pair for pair in read_remembered(context, swept) if pair[0].gone_since is not None]
@@ -389,7 +389,7 @@ def _hold_used(context: RunContext, storage_name: str, decided: list[DroppedTabl
     if not decided:
         return decided
     by_storage = {
-        swept.receipt.owner: [_stored_table(*pair) for pair in read_remembered(context, swept)] for swept in newest_sweeps(context)
+        swept.receipt.owner: [_stored_table(*pair) for pair in read_remembered(context, swept)] for swept in list_newest_sweeps(context)
     }
     records = [record for found in by_storage.values() for record in found]
     found: list[DroppedTable] = []

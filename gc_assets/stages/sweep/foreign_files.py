@@ -37,10 +37,10 @@ from gc_assets.lakes.other_formats import OTHER_FORMATS, OtherFormat
 from gc_assets.stages.mark.manifest_entries import find_segments
 from gc_assets.stages.records.accepted_prefixes import accepted_prefixes
 from gc_assets.stages.records.accepted_runs import newest_accepted_run
+from gc_assets.stages.records.newest_sweeps import find_sweep, open_sweep
 from gc_assets.stages.sweep.claims import effective_claims
 from gc_assets.stages.sweep.older_than_claim import read_older_files, update_older_files
 from gc_assets.stages.sweep.storage_column import StorageColumn
-from gc_assets.stages.sweep.table_memory import open_sweep
 from gc_assets.state.arrow_types import STRING
 from gc_assets.state.journal import PublishedTable, TableRun
 from gc_assets.state.parts import read_parts
@@ -415,8 +415,8 @@ def _without_name(item: OtherFormat) -> str:
 
 
 def read_datasets(context: RunContext, storage_name: str) -> frozenset[str]:
-    """Return the directories of other formats' datasets that this run date's sweep found."""
-    swept = context.state.current(storage_name, ORPHAN_FILES.name, context.run_date)
+    """Return the directories of other formats' datasets that a sweep found (see `find_sweep`)."""
+    swept = find_sweep(context, storage_name)
     if swept is None:
         return frozenset()
     rows = read_parts(context.state.files, swept.paths(FOREIGN_DATASETS_SIDE), FOREIGN_DATASETS, ["key"])

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from gc_assets.engine.run_context import RunContext
-from gc_assets.stages.sweep.table_memory import newest_sweeps
+from gc_assets.stages.records.newest_sweeps import find_newest_sweep
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
-from gc_assets.state.schemas import ORPHAN_FILES, STORAGE_INVENTORY
+from gc_assets.state.schemas import STORAGE_INVENTORY
 from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE
 from gc_assets.state.summaries import StorageInventorySummary
 
@@ -57,9 +57,8 @@ def find_oldest_listing(context: RunContext, storage_name: str, tables: Sequence
 
 def _find_last_listings(context: RunContext, names: set[str]) -> Iterator[datetime]:
     """Yield when each storage was listed for its last sweep, or by this run."""
-    sweeps = {sweep.receipt.owner: sweep for sweep in newest_sweeps(context)}
     for name in names:
-        sweep = context.find(ORPHAN_FILES, name) or sweeps.get(name)
+        sweep = find_newest_sweep(context, name)
         listing = context.find(STORAGE_INVENTORY, name) if sweep is None else None
         if sweep is not None:
             found = find_listing_time(context, sweep)

@@ -360,10 +360,15 @@ class ForeignMetadata:
         return tuple(sorted(foreign.union(map(find_table_prefix, self.junk))))
 
     def write(self, context: RunContext, run: TableRun) -> dict[str, tuple[PartFile, ...]]:
-        """Write the prefixes to a side table of the run, for the plans of all storages."""
-        if not self.prefixes:
+        """Write the prefixes to a side table of the run.
+
+        Plans and applies of all storages read it.
+        """
+        around_junk = {StoragePrefix(run.group, find_table_prefix(key)) for key in self.junk} - self.prefixes
+        if not (self.prefixes or around_junk):
             return {}
-        table = pa.Table.from_pylist([item._asdict() for item in sorted(self.prefixes)], schema=FOREIGN_PREFIXES)
+        rows = [{**item._asdict(), "is_junk": item in around_junk} for item in sorted(self.prefixes | around_junk)]
+        table = pa.Table.from_pylist(rows, schema=FOREIGN_PREFIXES)
         return {FOREIGN_PREFIXES_SIDE: tuple(write_parts(table, run, context.state.files, FOREIGN_PREFIXES_SIDE))}
 
 

@@ -7,7 +7,7 @@ change what is remembered.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -26,12 +26,12 @@ from gc_assets.stages.mark.deleted_repositories import find_read_repository, ide
 from gc_assets.stages.mark.lake_refs import locate_catalog
 from gc_assets.stages.mark.manifest_entries import find_segments
 from gc_assets.stages.records.accepted_runs import accepted_runs
-from gc_assets.stages.records.plans import list_plans
+from gc_assets.stages.records.newest_sweeps import open_sweep
 from gc_assets.stages.records.verified_tables import HistoryName, VerifiedTable, read_verified_tables, record_verified_tables
 from gc_assets.stages.sweep.known_tables import KnownTable, known_tables
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
-from gc_assets.state.schemas import COMMIT_GRAPH, LAKE_REFS, LIVE_CONTENTS, LIVE_FILES, ORPHAN_FILES
+from gc_assets.state.schemas import COMMIT_GRAPH, LAKE_REFS, LIVE_CONTENTS, LIVE_FILES
 from gc_assets.state.side_tables import (
     DROPPED_TABLES,
     DROPPED_TABLES_SIDE,
@@ -64,35 +64,6 @@ def find_accepted_sweep(context: RunContext, storage_name: str) -> PublishedTabl
     """
     swept = (open_sweep(context, storage_name, plan) for plan in accepted_runs(context, storage_name))
     return next((sweep for sweep in swept if sweep is not None), None)
-
-
-def newest_sweeps(context: RunContext) -> Iterator[PublishedTable]:
-    """Yield the sweep of each storage's newest plan, including refused plans.
-
-    The plan's run date may be later than the context's, but the plan is not newer than the
-    context's clock.
-    """
-    for storage in context.config.storages:
-        plans = [
-            plan
-            for plan in list_plans(context.config, storage.name, empty=True)
-            if not plan.header.historical
-            and plan.header.rehearsal == context.clock.is_rehearsal
-            and plan.header.created_at <= context.clock.now()
-        ]
-        if plans:
-            newest = max(plans, key=lambda plan: (plan.header.run_date, plan.header.created_at))
-            swept = open_sweep(context, storage.name, context.state.open(newest.run))
-            if swept is not None:
-                yield swept
-
-
-def open_sweep(context: RunContext, storage_name: str, plan: PublishedTable) -> PublishedTable | None:
-    """Return the sweep on which a plan is based, or None if it was pruned."""
-    reference = next((value for name, value in plan.receipt.inputs.items() if name.startswith(f"{storage_name}/{ORPHAN_FILES.name}/")), "")
-    run_id = reference.partition(":")[0]
-    run = next((run for run in context.state.history(storage_name, ORPHAN_FILES.name) if run.run_id == run_id), None)
-    return None if run is None else context.state.open(run)
 
 
 def read_remembered(context: RunContext, swept: PublishedTable) -> list[tuple[RememberedTable, dict[str, Any]]]:

@@ -82,6 +82,16 @@ def test_missing_live_file_withholds_its_lake_in_other_storages(house: SharedDis
     assert house.planned_keys("disk2") == house.all_garbage
 
 
+def test_run_of_a_clock_that_was_ahead_hides_no_missing_file_in_other_storages(house: SharedDisks) -> None:
+    house.plans()
+    house.now += timedelta(days=25)
+    house.plans()
+    house.now -= timedelta(days=24)
+    house.live_file().unlink()
+    assert failed_gates(house.plans()["disk1"]) == {"live_listed"}
+    assert house.planned_keys("disk2") == house.garbage["other"]
+
+
 def test_few_missing_files_withhold_their_table_in_other_storages(house: SharedDisks, monkeypatch: pytest.MonkeyPatch) -> None:
     """The files of a table are moved to the other disk, while the catalog still has their old addresses."""
     for module in (gates, orphan_files):

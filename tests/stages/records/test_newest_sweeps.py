@@ -1,0 +1,72 @@
+"""Which sweep counts as the newest one of a storage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from pyspark.sql import SparkSession
+
+from gc_assets.core.clock import Clock
+from gc_assets.engine.run_context import RunContext
+from gc_assets.stages.records.newest_sweeps import find_newest_sweep, find_sweep, list_newest_sweeps
+from tests.stages.lakehouse import NOW, STORAGE
+from tests.stages.test_dropped_tables import Shop
+
+pytestmark = pytest.mark.spark
+
+
+@dataclass
+class Runs:
+    """The runs of days 1, 2 and 25."""
+
+    shop: Shop
+
+    def context(self, day: float, run_day: float | None = None, *, verification_id: str | None = None) -> RunContext:
+        """Return the context of a run of `run_day` at the time `day`, or of an apply."""
+        run_date = (NOW + timedelta(days=day if run_day is None else run_day)).date()
+        context = RunContext.of(self.shop.house.config, Clock(NOW + timedelta(days=day)), run_date)
+        return replace(context, verification_id=verification_id)
+
+    def run_id(self, day: float) -> str:
+        """Return the run id of a run's sweep."""
+        return self.context(25).state.require(STORAGE, "orphan_files", (NOW + timedelta(days=day)).date()).receipt.run_id
+
+
+@pytest.fixture(scope="module")
+def runs(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    shop = Shop(spark, tmp_path_factory.mktemp("runs"), "a")
+    for day in (1, 2, 25):
+        shop.run(day)
+    return Runs(shop)
+
+
+def newest(context: RunContext) -> str | None:
+    found = find_newest_sweep(context, STORAGE)
+    return None if found is None else found.receipt.run_id
+
+
+def test_run_of_a_clock_that_was_ahead_does_not_count(runs: Runs) -> None:
+    assert newest(runs.context(3)) == runs.run_id(2)
+    assert newest(runs.context(26)) == runs.run_id(25)
+
+
+@pytest.mark.parametrize("minutes, day", [(-5, 2), (-6, 1)], ids=["usual_difference", "larger_difference"])
+def test_clocks_may_differ_slightly(runs: Runs, minutes: int, day: float) -> None:
+    assert newest(runs.context(2 + minutes / 1440, 1)) == runs.run_id(day)
+
+
+def test_later_run_date_than_that_of_the_context_counts(runs: Runs) -> None:
+    assert newest(runs.context(3, 1)) == runs.run_id(2)
+
+
+def test_plan_uses_the_sweep_of_its_run_and_an_apply_the_newest_one(runs: Runs) -> None:
+    plan, apply = runs.context(3, 1), runs.context(3, 1, verification_id="0123-1")
+    found = {name: sweep.receipt.run_id for name, context in (("plan", plan), ("apply", apply)) if (sweep := find_sweep(context, STORAGE))}
+    assert found == {"plan": runs.run_id(1), "apply": runs.run_id(2)}
+
+
+def test_real_run_ignores_rehearsals(runs: Runs) -> None:
+    real = RunContext.of(runs.shop.house.config, Clock(), datetime.now(UTC).date())
+    assert list(list_newest_sweeps(real)) == []
