@@ -37,10 +37,11 @@ from gc_assets.lakes.other_formats import OTHER_FORMATS, OtherFormat
 from gc_assets.stages.mark.manifest_entries import find_segments
 from gc_assets.stages.records.accepted_prefixes import accepted_prefixes
 from gc_assets.stages.records.accepted_runs import newest_accepted_run
-from gc_assets.stages.records.newest_sweeps import find_sweep, open_sweep
+from gc_assets.stages.records.newest_sweeps import find_sweep
 from gc_assets.stages.sweep.claims import effective_claims
 from gc_assets.stages.sweep.older_than_claim import read_older_files, update_older_files
 from gc_assets.stages.sweep.storage_column import StorageColumn
+from gc_assets.stages.sweep.table_memory import find_accepted_sweep
 from gc_assets.state.arrow_types import STRING
 from gc_assets.state.journal import PublishedTable, TableRun
 from gc_assets.state.parts import read_parts
@@ -222,7 +223,7 @@ def claim_ages(
         return ages, ages
     accepted = run.summary(DeletionPlanSummary).header
     now = max(table.summary(LakeRefsSummary).frozen_at for table in tables if table.receipt.asset == LAKE_REFS.name)
-    swept = open_sweep(context, storage_name, run)
+    swept = find_accepted_sweep(context, storage_name)
     if swept is not None and swept.paths(CLAIMED_SIDE):
         rows = read_parts(context.state.files, swept.paths(CLAIMED_SIDE), CLAIMED)
         ages, seen = _read_ages(rows, "since"), _read_ages(rows, "seen")
