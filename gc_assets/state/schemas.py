@@ -320,7 +320,7 @@ DELETION_PLAN = table(
     column("size_bytes", LONG, "Size, if known."),
     column("etag", STRING, "Identity: `<size>-<mtime in ns>-<inode>` on a disk, `<etag or generation>-<size>-<seconds>` in a bucket."),
     column("version_id", STRING, "Object version."),
-    column("reason", STRING, "As in `orphan_files`, or why a file to `restore` is live again."),
+    column("reason", STRING, "As in `orphan_files`, or why a quarantined file is restored or purged."),
     column("lake", STRING, "Lake that claims the file."),
     column(
         "dangling_commits",

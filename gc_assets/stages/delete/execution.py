@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.outcomes import select_not_done
-from gc_assets.core.phases import ABORT, DONE, EXPIRE, FAILED, PHASES, PURGE, RESTORE
+from gc_assets.core.phases import ABORT, DONE, EXPIRE, FAILED, PHASES, PURGE, QUARANTINE, RESTORE
 from gc_assets.core.plan import UNNAMED, Amount, PlanHeader, completed_header
 from gc_assets.core.units import count_of, format_bytes
 from gc_assets.engine import tasks
@@ -46,7 +46,7 @@ from gc_assets.stages.delete.revalidate import REFUSED
 from gc_assets.stages.delete.uploads import abort_uploads, end_uploads
 from gc_assets.stages.delete.verification import PlanRows, VerificationMark, verification_context
 from gc_assets.stages.mark.snapshot_history import snapshot_history
-from gc_assets.stages.records.ledger import quarantine_ledger
+from gc_assets.stages.records.ledger import IN_PLACE, quarantine_ledger
 from gc_assets.stages.records.plans import StoredPlan, record_finished
 from gc_assets.stages.records.quarantine_clock import quarantine_clock
 from gc_assets.stages.records.verified_tables import HistoryName
@@ -193,7 +193,8 @@ class PlanExecution:
     def revalidate(self, phase: str, mark: VerificationMark) -> DataFrame:
         """Check the rows of a phase against a verification mark and the ledger.
 
-        A copy counts as in quarantine only if the ledger contains exactly the planned object.
+        A copy counts as in quarantine only if the ledger contains exactly the planned object. In the
+        modes deferred and versioned, an object is not quarantined if another plan has done so.
 
         Returns:
             The rows with the columns `EXECUTION_ROWS`, ready for `execute_phase`.
@@ -221,10 +222,11 @@ class PlanExecution:
             "in_quarantine": F.col("quarantined_at").isNotNull() & is_held,
             REFUSED: F.coalesce(REFUSED, F.when((F.col("action") == PURGE) & early, too_early)),
             "retry": failed & ~F.coalesce("is_live", F.lit(False)),
-            "needed": F.coalesce("needed", F.when(failed | not_made, uncertain), unconfigured),
+            "needed": F.coalesce("needed", F.when(failed | not_made, uncertain), unconfigured, "_recorded"),
         }
+        rows = mark.rows.revalidate(phase, mark.revalidation)
         return (
-            mark.rows.revalidate(phase, mark.revalidation)
+            (_add_recorded(rows, waiting, header.plan_id) if phase == QUARANTINE else rows.withColumn("_recorded", F.lit(None)))
             .join(mark.needed, "key", "left")
             .join(waiting, ["key", "source_plan_id"], "left")
             .withColumns(columns)
@@ -346,6 +348,15 @@ class PlanExecution:
 
     def _count_failed(self, phase: str) -> int:
         return self.by_outcome.get((phase, FAILED), Totals()).rows
+
+
+def _add_recorded(rows: DataFrame, waiting: DataFrame, plan_id: str) -> DataFrame:
+    """Add a column `_recorded`, which explains that another plan has quarantined the object."""
+    others = waiting.filter(F.col("held_quarantine").isin(*IN_PLACE) & (F.col("source_plan_id") != plan_id))
+    reason = F.concat(F.lit("in quarantine already by plan "), F.substring(F.min("source_plan_id"), 1, 12))
+    version = F.coalesce("held_version_id", F.lit("")).alias("_version")
+    recorded = others.groupBy("key", F.col("held_etag").alias("etag"), version).agg(reason.alias("_recorded"))
+    return rows.withColumn("_version", F.coalesce("version_id", F.lit(""))).join(recorded, ["key", "etag", "_version"], "left")
 
 
 def _is_one_of(histories: Collection[HistoryName]) -> Column:

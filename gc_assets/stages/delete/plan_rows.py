@@ -40,6 +40,7 @@ from gc_assets.stages.delete.missing_files import RouteMissing, missing_prefixes
 from gc_assets.stages.delete.plan_inputs import PlanInputs
 from gc_assets.stages.records.denials import denied_objects
 from gc_assets.stages.records.ledger import (
+    IN_PLACE,
     QUARANTINED_COPY,
     LogReader,
     first_of_each_key,
@@ -107,10 +108,11 @@ def plan_rows(
     frame = frame_from_arrow(spark, planned) if isinstance(planned, pa.Table) else planned
     orphans = route_missing(_leave_out(frame, denied), kept)
     copies = read_copies(spark, log, rehearsal=inputs.context.clock.is_rehearsal).drop("rehearsal")
-    # Deferred quarantine does not move files, so each sweep lists them again. If the etag differs,
-    # the object was written later and is not in quarantine.
+    # A sweep lists files in deferred quarantine again, and versions that a user made visible. If the
+    # etag differs, the object was written later and is not in quarantine.
     deferred = F.col("quarantine") == "deferred"
-    orphans = orphans.join(copies.filter(deferred).select("key", "etag"), ["key", "etag"], "left_anti").select(*orphans.columns)
+    in_place = copies.filter(F.col("quarantine").isin(*IN_PLACE)).select("key", "etag")
+    orphans = orphans.join(in_place, ["key", "etag"], "left_anti").select(*orphans.columns)
     # An older listing or report contains objects that have been quarantined or purged since then.
     as_of = inputs.listing.as_of
     removed = removed_since(spark, log, as_of) if as_of is not None else None
@@ -252,12 +254,12 @@ def _is_needed() -> Column:
 
 
 def _is_due(inputs: PlanInputs) -> Column:
-    """Condition for copies that may be purged: unneeded, claimed and in quarantine for long enough.
+    """Condition for copies that may be purged: hidden, unneeded, claimed and old enough.
 
     Unclaimed copies are not purged, because they may belong to a lake that was removed from the
     configuration.
     """
-    return ~_is_needed() & _is_past_quarantine(inputs) & F.col("lake").isNotNull()
+    return ~F.col("is_visible") & ~_is_needed() & _is_past_quarantine(inputs) & F.col("lake").isNotNull()
 
 
 def _is_past_quarantine(inputs: PlanInputs) -> Column:
@@ -269,8 +271,8 @@ def _compare_copies(spark: SparkSession, inputs: PlanInputs, copies: DataFrame, 
     """Choose one quarantined copy for each key, and compare it with the live files and the listing.
 
     Returns:
-        The copies with the columns `OWNED` and `listed_etag`, the etag of the object that now has
-        this key.
+        The copies with the columns `OWNED`, `listed_etag`, the etag of the object that now has this
+        key, and `is_visible`, which is true if it is a hidden version that has become visible since.
     """
     context, storage_name, live = inputs.context, inputs.storage, inputs.live
     found = reduce(
@@ -289,34 +291,40 @@ def _compare_copies(spark: SparkSession, inputs: PlanInputs, copies: DataFrame, 
     if inputs.listing.is_earlier:
         # Only restores need the etag, so look up just the copies that are needed again.
         wanted = owned.filter(_is_needed()).select("key")
-        listed = map_arrow(wanted, _FindPresent(context.store(storage_name)), _PRESENT)
+        listed = map_arrow(wanted, _FindPresent(context.store(storage_name)), _PRESENT).withColumn("version_id", F.lit(None).cast("string"))
     else:
-        listed = read_table(spark, context.state, STORAGE_INVENTORY, inputs.inventory, columns=["key", "etag"])
+        listed = read_table(spark, context.state, STORAGE_INVENTORY, inputs.inventory, columns=["key", "etag", "version_id"])
         listed = listed.join(owned.select("key"), "key", "left_semi")
     if removed is not None and not inputs.listing.is_earlier:
         listed = listed.join(removed, ["key", "etag"], "left_anti")
     # A listing may contain an object twice, but the plan must not contain the copy twice.
-    return owned.join(listed.groupBy("key").agg(F.max("etag").alias("listed_etag")), "key", "left")
+    present = listed.groupBy("key").agg(F.max("etag").alias("listed_etag"), F.max_by("version_id", "etag").alias("_version"))
+    is_same = (F.col("listed_etag") == F.col("etag")) & (F.col("_version") == F.col("version_id"))
+    # An apply may have hidden the version after this run listed it.
+    is_hidden = (F.col("quarantine") == "versioned") & (F.col("quarantined_at") < F.lit(inputs.frozen_at))
+    return owned.join(present, "key", "left").withColumn("is_visible", F.coalesce(is_same & is_hidden, F.lit(False))).drop("_version")
 
 
 def _quarantine_rows(copies: DataFrame, *, purge: Column, is_deferred: Column) -> DataFrame:
     """Build the rows that restore or purge quarantined copies.
 
-    Copies that are neither restored nor purged now go to the side table of waiting files.
+    A restore of a visible version only ends its record, so that the next run classifies the object
+    again. Copies that are neither restored nor purged now go to the side table of waiting files.
     """
     nothing = F.lit(None).cast("string")
-    is_needed = _is_needed()
+    is_needed, is_visible = _is_needed(), F.col("is_visible")
     taken = F.when(is_deferred, F.col("listed_etag") != F.col("etag")).otherwise(F.col("listed_etag").isNotNull())
-    restore = is_needed & ~F.coalesce(taken, F.lit(False))
+    restore = (is_needed & ~F.coalesce(taken, F.lit(False))) | is_visible
     return copies.select(
         "key",
-        F.when(is_needed, RESTORE).otherwise(PURGE).alias("action"),
+        F.when(is_needed | is_visible, RESTORE).otherwise(PURGE).alias("action"),
         "size_bytes",
         "etag",
         "version_id",
         F.when(~F.col("fits"), "live again, of another size than the lake records")
         .when(F.col("is_live"), "live again")
         .when(is_needed, "in reachable history again")
+        .when(is_visible, "visible again")
         .otherwise("still dead")
         .alias("reason"),
         "lake",

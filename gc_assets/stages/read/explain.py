@@ -34,7 +34,7 @@ from gc_assets.stages.read.chain import Link, chain, last_chain, read_key_rows
 from gc_assets.stages.read.dropped_tables import accept_command, describe, find_dropped_table
 from gc_assets.stages.read.key_search import MAX_MATCHES, find_keys
 from gc_assets.stages.read.live_rows import LiveRows
-from gc_assets.stages.records.ledger import newest_entries
+from gc_assets.stages.records.ledger import newest_of_copies
 from gc_assets.stages.records.plans import UNFINISHED, list_plans
 from gc_assets.stages.sweep.ages import Ages
 from gc_assets.stages.sweep.dropped_tables import DROPPED, claims_with_dropped
@@ -264,7 +264,7 @@ def _find_last_action(summary: dict[str, Any], entries: pa.Table) -> dict[str, A
     Returns:
         The action, or None if the key has reappeared in a listing made after it.
     """
-    of_copies = newest_entries(entries, ("key", "by"))
+    of_copies = newest_of_copies(entries)
     waiting = of_copies.filter(pc.equal(of_copies.column("phase"), QUARANTINE))
     last = (waiting if waiting.num_rows else of_copies).to_pylist()[-1:]
     listed_since = summary.get("inventory") is not None and any(word["at"] < summary["listed_at"] for word in last)

@@ -10,6 +10,10 @@ In deferred quarantine, the outcome `changed` of a purge or restore ends the rec
 object at the key is another one or is needed. The object stays, so the entry counts as a restore,
 and later runs classify the object again.
 
+In the modes deferred and versioned, several records can describe one object, which is identified by
+key, etag and version. Plans of earlier releases made such records. The end of one of them is the
+end of all, whether rehearsals or real runs made them.
+
 Entries are ordered by the fencing tokens of their leases, because tokens always increase, which is
 not certain for clocks. Entries written by releases without tokens come first, ordered by time and
 run id.
@@ -21,7 +25,7 @@ Entries written before release 0.4 do not record this, so their copies are visib
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
@@ -61,6 +65,9 @@ QUARANTINED_COPY: Final = pa.schema(
     ]
 )
 
+# Modes in which the bytes of an object stay at its key, even if they are hidden.
+IN_PLACE: Final = ("deferred", "versioned")
+
 # Maximum number of log entries to hold in memory, which take up about 500 MB.
 SHARE_ROWS: Final = 1_000_000
 REMOVED_DDL: Final = "key string, etag string"
@@ -93,11 +100,56 @@ def _is_kept(entries: pa.Table) -> pa.ChunkedArray:
 
 def newest_entries(entries: pa.Table, group_by: Sequence[str]) -> pa.Table:
     """Return the newest settled entry in each group, sorted from oldest to newest."""
+    return newest_rows(_order_entries(entries), group_by).drop_columns("row")
+
+
+def newest_of_copies(entries: pa.Table) -> pa.Table:
+    """Return the newest settled entry of each copy, sorted from oldest to newest.
+
+    If another record of the same object has ended since, it is the entry that ended it.
+
+    Returns:
+        The entries with the column `by`, see `settled_entries`.
+    """
+    ordered = _order_entries(entries)
+    last = newest_rows(ordered, ("key", "by"))
+    ends = ordered.filter(_ends_in_place(ordered))
+    if not ends.num_rows:
+        return last.drop_columns("row")
+    newest = ends.append_column("object", _name_objects(ends)).group_by("object").aggregate([("row", "max")])
+    ended = newest.column("row_max").take(pc.index_in(_name_objects(last), value_set=newest.column("object")))
+    is_ended = pc.fill_null(pc.and_(_is_in_place(last), pc.greater(ended, last.column("row"))), False)
+    found = ordered.take(pc.if_else(is_ended, ended, last.column("row")))
+    return replace_columns(found, {"by": last.column("by")}).sort_by("row").drop_columns("row")
+
+
+def newest_rows(ordered: pa.Table, group_by: Sequence[str]) -> pa.Table:
+    """Return the last row of each group, in the given order."""
+    numbered = ordered.append_column("number", pa.array(np.arange(ordered.num_rows)))
+    last = numbered.group_by(list(group_by)).aggregate([("number", "max")])
+    return ordered.take(last.sort_by("number_max").column("number_max"))
+
+
+def _order_entries(entries: pa.Table) -> pa.Table:
+    """Return the settled entries from oldest to newest, with their numbers in a column `row`."""
     mine = settled_entries(entries)
     filled = replace_columns(mine, {"run_id": pc.fill_null(mine.column("run_id"), ""), "token": pc.fill_null(mine.column("token"), 0)})
     ordered = filled.sort_by([("token", "ascending"), ("at", "ascending"), ("run_id", "ascending")])
-    last = ordered.append_column("row", pa.array(np.arange(ordered.num_rows))).group_by(list(group_by)).aggregate([("row", "max")])
-    return ordered.take(last.sort_by("row_max").column("row_max"))
+    return ordered.append_column("row", pa.array(np.arange(ordered.num_rows)))
+
+
+def _is_in_place(entries: pa.Table) -> pa.ChunkedArray:
+    return pc.is_in(entries.column("quarantine"), value_set=pa.array(IN_PLACE))
+
+
+def _ends_in_place(settled: pa.Table) -> pa.ChunkedArray:
+    """Return a mask of the entries that end all records of an object."""
+    return pc.and_(_is_in_place(settled), pc.not_equal(settled.column("phase"), QUARANTINE))
+
+
+def _name_objects(entries: pa.Table) -> pa.ChunkedArray:
+    columns = [entries.column(name) for name in ("key", "etag", "version_id")]
+    return pc.binary_join_element_wise(*columns, "\n", null_handling="replace", null_replacement="")
 
 
 def copies_in_quarantine(entries: pa.Table) -> pa.Table:
@@ -109,7 +161,7 @@ def copies_in_quarantine(entries: pa.Table) -> pa.Table:
     Returns:
         The copies, with the columns `QUARANTINED_COPY`.
     """
-    last = newest_entries(entries, ("key", "by"))
+    last = newest_of_copies(entries)
     waiting = last.filter(pc.equal(last.column("phase"), QUARANTINE))
     columns = {"source_plan_id": "by", "quarantined_at": "at"}
     return pa.table({name: waiting.column(columns.get(name, name)) for name in QUARANTINED_COPY.names}).cast(QUARANTINED_COPY)
@@ -139,12 +191,21 @@ class CopySelection:
     def filter_rows(self, rows: pa.Table, by: str) -> pa.Table:
         """Select rows by plan, prefix and key, but not by `rehearsal`.
 
-        The result contains either all entries of a copy or none of them.
-
         Args:
             rows: Log entries or copies.
             by: The column with the plan that quarantined the copy.
         """
+        return rows.filter(self._is_selected(rows, by))
+
+    def filter_entries(self, settled: pa.Table) -> pa.Table:
+        """Select the settled entries that determine whether the selected copies are in quarantine.
+
+        These are all entries of the copies, and the ends of other plans' records of their objects.
+        """
+        of_objects = pc.and_(replace(self, plan_id=None)._is_selected(settled, "by"), _ends_in_place(settled))
+        return settled.filter(pc.or_(self._is_selected(settled, "by"), of_objects))
+
+    def _is_selected(self, rows: pa.Table, by: str) -> pa.Array | pa.ChunkedArray:
         wanted = pa.array([True] * rows.num_rows, pa.bool_())
         if self.plan_id is not None:
             wanted = pc.and_(wanted, pc.equal(rows.column(by), self.plan_id))
@@ -152,7 +213,7 @@ class CopySelection:
             wanted = pc.and_(wanted, pc.starts_with(rows.column("key"), self.prefix))
         if self.key is not None:
             wanted = pc.and_(wanted, pc.equal(rows.column("key"), self.key))
-        return rows.filter(pc.fill_null(wanted, False))
+        return pc.fill_null(wanted, False)
 
     def find_copies(self, entries: pa.Table) -> pa.Table:
         """Compute which of the selected copies are in quarantine (columns `QUARANTINED_COPY`).
@@ -247,7 +308,7 @@ def removed_objects(entries: pa.Table, since: datetime) -> pa.Table:
     Returns:
         The objects with the columns key and etag.
     """
-    last = select_removed(newest_entries(entries, ("key", "by")))
+    last = select_removed(newest_of_copies(entries))
     late = pc.or_(pc.fill_null(last.column("rehearsal"), False), pc.greater_equal(last.column("at"), pa.scalar(since, TIMESTAMP)))
     return last.filter(late).select(["key", "etag"])
 
@@ -313,7 +374,7 @@ class LogReader:
         for batch in batches:
             for number in batch.column("id").to_pylist():
                 entries = settled_entries(_read_entries(self.files, self.parts[number]))
-                yield from self.copies.filter_rows(entries, "by").select(LOG_ENTRIES.names).to_batches()
+                yield from self.copies.filter_entries(entries).select(LOG_ENTRIES.names).to_batches()
 
 
 def _find_copies(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

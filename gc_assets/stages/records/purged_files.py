@@ -17,7 +17,7 @@ from gc_assets.core.plan import Amount
 from gc_assets.core.rehearsals import mark_rehearsal
 from gc_assets.core.units import count_of, format_bytes
 from gc_assets.engine.run_context import RunContext
-from gc_assets.stages.records.ledger import SHARE_ROWS, CopySelection, LogReader, newest_entries
+from gc_assets.stages.records.ledger import SHARE_ROWS, CopySelection, LogReader, newest_of_copies, newest_rows
 from gc_assets.state.journal import State
 
 _MAX_PLANS: Final = 3
@@ -57,7 +57,7 @@ def find_purged(state: State, storage_name: str, copies: CopySelection) -> Purge
     A file is not included if another selected copy is still in quarantine, or if it was restored
     later. Returns None if no file was purged.
     """
-    return _merge(_select_purged(entries) for entries in LogReader.of(state, storage_name, copies).shares())
+    return _merge(_select_purged(entries, copies) for entries in LogReader.of(state, storage_name, copies).shares())
 
 
 def find_purged_by(state: State, storage_name: str, plan_id: str) -> PurgedFiles | None:
@@ -70,7 +70,7 @@ def count_restorable(state: State, storage_name: str) -> dict[str, int]:
     """Count the files in quarantine by the id of the plan that moved them there."""
     counts: Counter[str] = Counter()
     for entries in LogReader.of(state, storage_name).shares():
-        last = newest_entries(entries, ("key", "by"))
+        last = newest_of_copies(entries)
         counts.update(last.filter(_equals(last, phase=QUARANTINE)).column("by").to_pylist())
     return dict(counts)
 
@@ -94,10 +94,10 @@ def describe_quarantine(context: RunContext, storage_name: str) -> str | None:
     return f"{amount} {'is' if copies.num_rows == 1 else 'are'} in quarantine{first}."
 
 
-def _select_purged(entries: pa.Table) -> PurgedFiles | None:
-    of_copies = newest_entries(entries, ("key", "by"))
+def _select_purged(entries: pa.Table, copies: CopySelection) -> PurgedFiles | None:
+    of_copies = copies.filter_rows(newest_of_copies(entries), "by")
     waiting = of_copies.filter(_equals(of_copies, phase=QUARANTINE)).column("key")
-    last = newest_entries(entries, ("key",))
+    last = newest_rows(of_copies, ("key",))
     return _summarize(last.filter(pc.and_(_equals(last, phase=PURGE), pc.invert(pc.is_in(last.column("key"), value_set=waiting)))))
 
 

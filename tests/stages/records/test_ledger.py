@@ -103,6 +103,31 @@ def test_deferred_record_ends_if_the_object_was_replaced(context: RunContext) ->
     assert read_quarantine(context.state, STORAGE).column("source_plan_id").to_pylist() == ["p2"]
 
 
+@pytest.mark.parametrize("mode", ["deferred", "versioned"])
+@pytest.mark.parametrize("phase", ["restore", "purge"])
+def test_end_of_one_record_of_an_object_ends_all_its_records(context: RunContext, mode: str, phase: str) -> None:
+    """Earlier releases recorded an object twice if two plans quarantined it."""
+    same = {"etag": "e", "version_id": "v1" if mode == "versioned" else None, "quarantine": mode}
+    publish_log(context, *(log_row("a", "quarantine", plan, minutes=at, **same) for plan, at in (("p1", 0), ("p2", 5))))
+    assert copies(read_quarantine(context.state, STORAGE)).keys() == {("a", "p1"), ("a", "p2")}
+    publish_log(context, log_row("a", phase, "p3", minutes=9, source="p2", **same))
+    assert read_quarantine(context.state, STORAGE).num_rows == 0
+    of_plan = CopySelection(plan_id="p1")
+    entries = pa.concat_tables(LogReader.of(context.state, STORAGE, of_plan).shares())
+    assert of_plan.find_copies(entries).num_rows == 0
+    publish_log(context, log_row("a", "quarantine", "p4", minutes=12, **same))
+    assert copies(read_quarantine(context.state, STORAGE)).keys() == {("a", "p4")}
+
+
+@pytest.mark.parametrize("other", [{"etag": "f"}, {"version_id": "v2"}, {"quarantine": "trash"}, {"key": "b"}])
+def test_end_of_a_record_does_not_end_those_of_other_objects(context: RunContext, other: dict[str, str]) -> None:
+    """Each plan has its own copy in the trash."""
+    same = {"etag": "e", "version_id": "v1", "quarantine": "trash" if "quarantine" in other else "versioned"}
+    publish_log(context, log_row("a", "quarantine", "p1", **same), log_row("a", "quarantine", "p2", **same) | other)
+    publish_log(context, log_row("a", "restore", "r1", minutes=9, source="p1", **same))
+    assert read_quarantine(context.state, STORAGE).column("source_plan_id").to_pylist() == ["p2"]
+
+
 def test_changed_copy_in_the_trash_stays_in_quarantine(context: RunContext) -> None:
     publish_log(context, log_row("a", "quarantine", "p1"), log_row("a", "purge", "p3", minutes=9, source="p1", outcome="changed"))
     assert read_quarantine(context.state, STORAGE).num_rows == 1
@@ -182,9 +207,11 @@ def walk(entries: list[dict[str, Any]]) -> dict[tuple[str, str], str]:
     """Return the copies in quarantine with the etag of their entry, by a walk over all entries in
     order.
 
-    An abort is about an upload and not about the file at its key.
+    An abort is about an upload and not about the file at its key. In deferred quarantine, all records
+    of an object end together.
     """
     waiting: dict[tuple[str, str], str] = {}
+    objects: dict[tuple[str, str], tuple[str, str]] = {}
     for entry in sorted(
         (row for row in entries if row["phase"] != "abort"), key=lambda row: (row["token"] or 0, row["at"], row["run_id"] or "")
     ):
@@ -193,8 +220,13 @@ def walk(entries: list[dict[str, Any]]) -> dict[tuple[str, str], str]:
         if entry["outcome"] == "done" or is_gone or is_replaced:
             copy = entry["key"], entry["plan_id"] if entry["phase"] == "quarantine" else entry["source_plan_id"]
             waiting.pop(copy, None)
+            described = entry["key"], entry["etag"]
             if entry["phase"] == "quarantine":
                 waiting[copy] = entry["etag"]
+                objects[copy] = described if entry["quarantine"] == "deferred" else ("", "")
+            elif entry["quarantine"] == "deferred":
+                for same in [other for other in waiting if objects[other] == described]:
+                    waiting.pop(same)
     return waiting
 
 
@@ -210,7 +242,7 @@ def random_entries(choose: random.Random, keys: str, entries: int) -> list[dict[
             minutes=choose.randrange(3),
             source=choose.choice("pqr"),
             run_id=f"{choose.randrange(2)}-{next(number):04d}",
-            etag=f"e{next(number)}",
+            etag=f"e{choose.randrange(3)}",
             token=choose.choice([None, 1, 2, 3]),
             quarantine=choose.choice(["trash", "deferred"]),
         )
@@ -232,7 +264,7 @@ def test_ledger_equals_a_walk_over_all_entries(choose: random.Random, size: int)
 def test_selected_copies_need_only_their_own_entries(choose: random.Random, size: int) -> None:
     entries = pa.Table.from_pylist(random_entries(choose, "ab", size), LOG_ENTRIES)
     for meant in (CopySelection(plan_id="p"), CopySelection(prefix="a"), CopySelection(key="b"), CopySelection(plan_id="q", key="a")):
-        own_entries = meant.filter_rows(settled_entries(entries), "by").select(LOG_ENTRIES.names)
+        own_entries = meant.filter_entries(settled_entries(entries)).select(LOG_ENTRIES.names)
         assert copies(meant.find_copies(own_entries)) == copies(meant.find_copies(entries))
 
 

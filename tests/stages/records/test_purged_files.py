@@ -48,6 +48,19 @@ def test_key_with_another_copy_in_quarantine_is_purged_only_for_its_plan(context
     ]
 
 
+def test_object_with_records_of_two_plans_is_purged_for_both_plans(context: RunContext) -> None:
+    same = {"etag": "e", "version_id": "v1", "quarantine": "versioned"}
+    publish_log(context, *(log_row("d", "quarantine", plan, **same) for plan in ("p5", "p6")))
+    publish_log(context, log_row("e", "quarantine", "p5", **same), log_row("e", "quarantine", "p6", **(same | {"version_id": "v2"})))
+    assert count_restorable(context.state, STORAGE) == {"p1": 1, "p5": 2, "p6": 2}
+    publish_log(context, log_row("d", "purge", "p7", minutes=DAY, source="p6", **same))
+    publish_log(context, log_row("e", "purge", "p7", minutes=DAY, source="p6", **(same | {"version_id": "v2"})))
+    assert count_restorable(context.state, STORAGE) == {"p1": 1, "p5": 1}
+    found = [find(context, plan_id=plan_id) for plan_id in ("p5", "p6")]
+    assert [purged and purged.amount.files for purged in found] == [1, 2]
+    assert [(found := find(context, key=key)) and found.amount.files for key in "de"] == [1, None]
+
+
 def test_several_plans_and_days_are_named(context: RunContext) -> None:
     publish_log(context, *(log_row("c", "purge", plan, minutes=9 * DAY, source="p1", outcome="absent") for plan in ("p5",)))
     found = find(context, plan_id="p1")

@@ -1,0 +1,115 @@
+"""An object in deferred or versioned quarantine has one record, and a purge needs its full waiting time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from gc_assets.core.plan import PlanHeader
+from gc_assets.stages.delete.restore import restore
+from tests.dates import next_noon
+from tests.depth import in_turn
+from tests.lakes.iceberg.builder import LakeBuilder
+from tests.stages.bucket_house import BucketHouse
+from tests.stages.bucket_lakes import Iceberg
+from tests.stages.lakehouse import Lakehouse, counts, days_ago
+from tests.stores.s3_bench import open_s3_bench
+
+pytestmark = [pytest.mark.spark, in_turn]
+LEFTOVER = "00000-0-1c2c5c0e-7b1f-4d3c-9f6f-1d2e3f4a5b6c.parquet"
+
+
+def disk_house(spark: SparkSession, root: Path) -> tuple[Lakehouse, str]:
+    """Return a house with deferred quarantine, and the key of a leftover."""
+    house, lake = Lakehouse(spark, root), LakeBuilder(root)
+    house.settings = {"quarantine": "deferred", "quarantine_days": 2}
+    table = lake.table("db.t", days_ago(40))
+    table.append(days_ago(30))
+    house.lakes = [lake.config("sales")]
+    leftover = next(path for path in table.leftovers(days_ago(20)) if path.suffix == ".parquet")
+    return house, house.key(leftover)
+
+
+@contextmanager
+def open_bucket_house(spark: SparkSession, root: Path) -> Iterator[tuple[BucketHouse, str]]:
+    """Open a house in a versioned bucket, and the key of a leftover."""
+    with open_s3_bench("ceph", versioned=True, prefix="lakes/") as bench:
+        settings = {"quarantine": "versioned", "quarantine_days": 2, "gates": {"max_delete_share": 1}}
+        house = BucketHouse(spark, root, settings=settings, now=next_noon(days=4), bench=bench)
+        house.lakes = [Iceberg(house).config.with_retention("3650d")]
+        key = f"iceberg/db/orders/data/{LEFTOVER}"
+        bench.put(key, b"garbage")
+        yield house, key
+
+
+def plan_at(house: Lakehouse, days: float) -> PlanHeader:
+    house.now += timedelta(days=days)
+    return house.plan()
+
+
+def apply_two_plans(house: Lakehouse) -> PlanHeader:
+    """Apply two plans for the same object. The second one is made before the first one is applied."""
+    first = house.plan()
+    house.approve(first)
+    second = plan_at(house, 1)
+    assert set(counts(house.apply(first).by_outcome)) == {("quarantine", "done")}
+    assert set(counts(house.approve_and_apply(second).by_outcome)) == {("quarantine", "changed")}
+    return first
+
+
+def planned_actions(house: Lakehouse, key: str) -> list[str]:
+    return [row["action"] for row in house.rows("deletion_plan") if row["key"] == key]
+
+
+def remove_marker(house: BucketHouse, key: str) -> None:
+    """Make the object visible again like a user, without gc-assets."""
+    bench = house.bench
+    found = bench.client.list_object_versions(Bucket=bench.bucket, Prefix=bench.prefix + key)
+    for marker in found["DeleteMarkers"]:
+        bench.client.delete_object(Bucket=bench.bucket, Key=marker["Key"], VersionId=marker["VersionId"])
+    assert bench.get(key) == b"garbage"
+
+
+def test_object_that_another_plan_has_quarantined_is_not_quarantined_again(spark: SparkSession, tmp_path: Path) -> None:
+    house, key = disk_house(spark, tmp_path)
+    first = apply_two_plans(house)
+    (error,) = {row["error"] for row in house.rows("deletion_log") if row["key"] == key and row["outcome"] == "changed"}
+    assert error == f"in quarantine already by plan {first.plan_id[:12]}"
+    restore(lambda: spark, house.run_context(), house.storage, key=key)
+    plan_at(house, 2.5)
+    assert planned_actions(house, key) == ["quarantine"]
+
+
+def test_version_that_another_plan_has_hidden_is_not_quarantined_again(spark: SparkSession, tmp_path: Path) -> None:
+    with open_bucket_house(spark, tmp_path) as (house, key):
+        first = apply_two_plans(house)
+        house.restore(first.plan_id)
+        assert house.bench.get(key) == b"garbage"
+        plan_at(house, 2.5)
+        assert planned_actions(house, key) == ["quarantine"]
+
+
+def test_version_that_is_visible_again_waits_anew_before_a_purge(spark: SparkSession, tmp_path: Path) -> None:
+    with open_bucket_house(spark, tmp_path) as (house, key):
+        house.approve_and_apply(house.plan())
+        remove_marker(house, key)
+        actions = list[list[str]]()
+        for days in (2.5, 1, 2.5):
+            header = plan_at(house, days)
+            actions.append(planned_actions(house, key))
+            house.approve_and_apply(header)
+        assert actions == [["restore"], ["quarantine"], ["purge"]]
+        assert house.bench.get(key) is None
+
+
+def test_hidden_version_is_purged_after_its_days(spark: SparkSession, tmp_path: Path) -> None:
+    with open_bucket_house(spark, tmp_path) as (house, key):
+        house.approve_and_apply(house.plan())
+        header = plan_at(house, 2.5)
+        assert planned_actions(house, key) == ["purge"]
+        assert counts(house.approve_and_apply(header).by_outcome) == {("purge", "done"): len(house.keys("deletion_plan"))}
