@@ -20,7 +20,7 @@ from gc_assets.stages.mark import commit_graph
 from gc_assets.state.journal import PublishedTable
 from tests.dates import next_noon
 from tests.depth import in_turn
-from tests.lakes.nessie.builder import LONG_AGO, NessieBuilder, iceberg_table, open_table, put
+from tests.lakes.nessie.builder import LONG_AGO, NessieBuilder, delete, iceberg_table, open_table, put
 from tests.lakes.nessie.server import Server
 from tests.stages.lakehouse import Lakehouse
 
@@ -285,13 +285,69 @@ def test_deferred_quarantine_does_not_purge_revived_files(house: Lakehouse, buil
     assert "purge" in actions.values()
 
 
-def test_content_with_unlisted_snapshot_makes_the_lake_unreadable(house: Lakehouse, builder: NessieBuilder) -> None:
+def commit_unlisted_snapshot(builder: NessieBuilder, name: str) -> dict[str, Any]:
+    """Commit a table with a snapshot that its metadata does not list, and return its content before."""
+    known = builder.content(name.split("."))
+    assert known is not None
+    builder.commit([put(name.split("."), {**known, "snapshotId": 4711})])
+    return known
+
+
+def test_content_with_unlisted_snapshot_is_unreadable_alone(house: Lakehouse, builder: NessieBuilder) -> None:
     main = builder.on()
     main.new("db.t")
-    known = builder.content(["db", "t"])
-    assert known is not None
-    builder.commit([put(["db", "t"], {**known, "snapshotId": 4711})])
+    main.new("db.other")
+    of_bad = {house.key(path) for path in main.existing("db.t").leftovers(LONG_AGO)}
+    garbage = {house.key(path) for path in main.existing("db.other").leftovers(LONG_AGO)}
+    known = commit_unlisted_snapshot(builder, "db.t")
+    house.lakes = [builder.config(retention={"default": "90d"})]
+    for day, operation in enumerate((None, put(["db", "t"], known), delete(["db", "t"]))):
+        if operation is not None:
+            builder.commit([operation])
+        house.now = START + timedelta(days=day)
+        [unreadable] = house.plan().unreadable
+        assert (unreadable.table_name, unreadable.good_on) == ("db.t", None)
+        assert "db.t is at snapshot 4711" in unreadable.why
+        assert house.leftovers() == garbage
+        opened = open_table(known["metadataLocation"])
+        assert {house.key(file) for file in opened.inspect.files()["file_path"].to_pylist()} <= house.live()
     house.lakes = [builder.config(retention=HEADS)]
+    for _ in range(2):  # a dropped table's files wait for 7 days
+        house.now += timedelta(days=8)
+        assert not house.plan().unreadable
+    assert house.planned_actions().keys() >= garbage | of_bad
+
+
+def test_all_contents_with_unlisted_snapshots_are_unreadable(house: Lakehouse, builder: NessieBuilder) -> None:
+    main = builder.on()
+    for name in ("db.a", "db.b", "db.other"):
+        main.new(name)
+        main.existing(name).leftovers(LONG_AGO)
+    house.lakes = [builder.config(retention={"default": "90d"})]
+    before = house.plan()
+    garbage = house.leftovers()
+    assert {key.partition("_")[0] for key in garbage} == {"db/a", "db/b", "db/other"}
+    for name in ("db.a", "db.b"):
+        commit_unlisted_snapshot(builder, name)
+    house.now += timedelta(days=1)
+    header = house.plan()
+    assert {(item.table_name, item.good_on) for item in header.unreadable} == {(name, before.run_date) for name in ("db.a", "db.b")}
+    assert house.leftovers() == {key for key in garbage if key.startswith("db/other_")}
+
+
+@pytest.mark.parametrize("is_external", [True, False], ids=["external location", "claims of the lake"])
+def test_unlisted_snapshot_that_may_be_anywhere_makes_the_lake_unreadable(
+    house: Lakehouse, builder: NessieBuilder, is_external: bool
+) -> None:
+    main = builder.on()
+    main.new("db.t")
+    main.new("db.other").leftovers(LONG_AGO)
+    if is_external:
+        path = metadata_of(builder, "db.t")
+        path.write_text(json.dumps({**json.loads(path.read_text()), "location": "hdfs://nn:8020/db/t"}))
+    commit_unlisted_snapshot(builder, "db.t")
+    claims = [] if is_external else [f"file://{house.warehouse}/db"]
+    house.lakes = [builder.config(retention=HEADS, claims=claims)]
     assert "db.t is at snapshot 4711" in read_error(house)
 
 

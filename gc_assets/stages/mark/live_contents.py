@@ -53,17 +53,17 @@ def mark_optional(rows: pa.Table, addresses: pa.Array) -> pa.Table:
     return replace_columns(rows, {"must_exist": must})
 
 
-def describe_unlisted_snapshot(lake_name: str, roots: RootTables, edges: Sequence[str], skipped: pa.ChunkedArray) -> str | None:
-    """Return a message if a live content's snapshot is missing from its metadata file, or None.
+def find_unlisted_snapshots(roots: RootTables, edges: Sequence[str], skipped: pa.ChunkedArray) -> dict[str, str]:
+    """Return the metadata files that do not list the snapshot of a live content, with messages.
 
-    In this case, the lake is unreadable, because the live set lacks the snapshot's files.
+    The live set lacks the snapshot's files, so the contents of such a file are unreadable.
 
     Args:
         edges: Parts with the edges between containers (columns `EDGES`).
         skipped: Addresses of metadata files that are not checked, because they were not decoded.
     """
     if roots.contents is None:
-        return None
+        return {}
     contents = read_parts(roots.files, list(roots.contents), LIVE_CONTENTS.schema)
     is_skipped = pc.is_in(contents.column("metadata_location"), skipped)
     at_snapshot = contents.filter(pc.and_not(pc.is_valid(contents.column("snapshot_id")), is_skipped))
@@ -73,13 +73,15 @@ def describe_unlisted_snapshot(lake_name: str, roots: RootTables, edges: Sequenc
         named.append(rows.filter(pc.is_in(rows.column("container"), locations)))
     listed = pc.binary_join_element_wise(*pa.concat_tables(named).itercolumns(), "\x1f")
     needed = pc.binary_join_element_wise(at_snapshot.column("metadata_location"), at_snapshot.column("snapshot_id"), "\x1f")
-    for row in at_snapshot.filter(pc.invert(pc.is_in(needed, listed))).slice(0, 1).to_pylist():
-        return (
-            f"lake {lake_name}: in commit {row['commit_id']}, {row['content_key']} is at snapshot {row['snapshot_id']}, which is not "
-            f"among the retained snapshots of its metadata file {row['metadata_location']}. Commit the table again, or set "
-            "`keep_listed_snapshots: all` if the file lists the snapshot"
+    found: dict[str, str] = {}
+    for row in at_snapshot.filter(pc.invert(pc.is_in(needed, listed))).to_pylist():
+        reason = (
+            f"in commit {row['commit_id']}, {row['content_key']} is at snapshot {row['snapshot_id']}, which is not among the retained "
+            f"snapshots of its metadata file {row['metadata_location']}. If the file lists the snapshot, set `keep_listed_snapshots: all`. "
+            "Otherwise commit the table again, or drop it, and wait until this commit expires"
         )
-    return None
+        found.setdefault(row["metadata_location"], reason)
+    return found
 
 
 def build_claims(locations: pa.Table, unlisted: pa.Table) -> pa.Table:

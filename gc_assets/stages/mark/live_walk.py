@@ -33,9 +33,9 @@ from gc_assets.stages.mark.live_contents import (
     build_claims,
     describe_losses,
     describe_missing_expired,
-    describe_unlisted_snapshot,
     describe_unread_expired,
     find_purged,
+    find_unlisted_snapshots,
     mark_optional,
 )
 from gc_assets.stages.mark.recorded_lengths import add_accepted_lengths, describe_accepted_lengths, find_accepted_lengths
@@ -248,7 +248,7 @@ class LiveWalk:
                 for key in [row["table_uuid"]] if row["table_uuid"] else owners.get(row["address"], [WHOLE_LAKE]):
                     unreadable.setdefault(key, reason)
         skipped = [*containers.lost.column("address").chunks, contents.addresses_of(unreadable)]
-        self._add_unlisted_snapshot(unreadable, pa.chunked_array(skipped, pa.string()))
+        shields.append(self._add_unlisted_snapshots(unreadable, roots, contents, pa.chunked_array(skipped, pa.string())))
         if WHOLE_LAKE in unreadable:
             unreadable = {WHOLE_LAKE: unreadable[WHOLE_LAKE]}
         if not unreadable:
@@ -297,7 +297,7 @@ class LiveWalk:
             found: All containers of the walk (columns `ROOTS`).
             named: Locations specified by undecodable metadata (columns `UNREAD_LOCATIONS`).
         """
-        if self.roots.contents is None or read_parts(self.roots.files, list(self.claims), CLAIMS).num_rows:
+        if self.roots.contents is None or self._has_own_claims():
             return {}
         parents = dict(zip(*(found.column(name).to_pylist() for name in ("address", "parent")), strict=True))
         located = set(named.column("container").to_pylist())
@@ -313,14 +313,40 @@ class LiveWalk:
                 owners[address] = sorted(ids)
         return owners
 
-    def _add_unlisted_snapshot(self, unreadable: dict[str, str], skipped: pa.ChunkedArray) -> None:
-        """Make the lake unreadable if a live content's metadata does not list its snapshot."""
-        edges = self.cache.edges
-        found = describe_unlisted_snapshot(self.lake_name, self.roots, edges, skipped) if WHOLE_LAKE not in unreadable else None
-        if found is not None and not self.is_last_known_read:
-            raise LakeUnreadable(found)
-        if found is not None:
-            unreadable[WHOLE_LAKE] = found
+    def _add_unlisted_snapshots(
+        self, unreadable: dict[str, str], roots: pa.Table, contents: ContentIndex, skipped: pa.ChunkedArray
+    ) -> pa.Table:
+        """Make contents unreadable if their metadata does not list a snapshot that a commit names.
+
+        If the metadata names no location in a storage, or the lake has claims of its own, the
+        snapshot's files may be anywhere, so the whole lake is unreadable.
+
+        Returns:
+            Shields around the metadata (columns `CLAIMS`).
+        """
+        found = find_unlisted_snapshots(self.roots, self.cache.edges, skipped) if WHOLE_LAKE not in unreadable else {}
+        if found and not self.is_last_known_read:
+            raise LakeUnreadable(f"lake {self.lake_name}: {next(iter(found.values()))}")
+        located = self._find_located(found)
+        for address, reason in found.items():
+            for key in sorted(contents.ids_of(address) if address in located else ()) or [WHOLE_LAKE]:
+                unreadable.setdefault(key, reason)
+        own = roots.filter(pc.is_in(roots.column("address"), pa.array(list(found), pa.string())))
+        return shield_directories(own, UNREAD_LOCATIONS.empty_table())
+
+    def _find_located(self, addresses: Collection[str]) -> Collection[str]:
+        """Return decoded metadata files that name a location in a storage.
+
+        If the lake has claims of its own, the result is empty.
+        """
+        if not addresses or self._has_own_claims():
+            return ()
+        locations = read_parts(self.roots.files, list(self.cache.locations), LOCATIONS)
+        is_inside = pc.and_(pc.equal(locations.column("kind"), Kind.TABLE_LOCATION), pc.is_valid(locations.column("storage")))
+        return set(locations.column("container").filter(is_inside).to_pylist()) & set(addresses)
+
+    def _has_own_claims(self) -> bool:
+        return read_parts(self.roots.files, list(self.claims), CLAIMS).num_rows > 0
 
     def _look_up(self, found: pa.Table) -> _Containers:
         """Look up the decoded length of each container in `found`.
