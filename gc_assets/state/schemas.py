@@ -356,6 +356,7 @@ DELETION_LOG = table(
     column("token", LONG, "Fencing token of the lease.", since="0.4"),
     column("rehearsal", BOOL, "True in a rehearsal.", since="0.4"),
     column("permanent", BOOL, "True if the store refused permanently.", since="0.4"),
+    column("ends_record", BOOL, "True if a `deferred` record ended because the object changed or is live.", since="0.4"),
     by_apply=True,
 )
 

@@ -160,6 +160,7 @@ def to_deletion_log(
             "token": o.token,
             "rehearsal": rehearsal,
             "permanent": o.is_permanent,
+            "ends_record": quarantine == "deferred" and o.ends_record,
         }
         for o in outcomes
     ]

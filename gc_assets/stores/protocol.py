@@ -33,7 +33,7 @@ from gc_assets.config.models import StorageConfig
 from gc_assets.core.clock import Clock
 from gc_assets.core.findings import Finding
 from gc_assets.core.objects import EditableObjects, Objects
-from gc_assets.core.phases import DENIED, Action, Verdict
+from gc_assets.core.phases import CHANGED, DENIED, PURGE, RESTORE, Action, Verdict
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -105,8 +105,9 @@ class Result:
             `failed`, a retry may help, but not after `denied`.
         error: The reason for any verdict but `done`. After a purge, it can also mention older
             versions that were deleted with the object.
-        replan: Whether a later plan may contain a `denied` action again, because it was not the
-            store that denied it. By default, later plans leave the object out.
+        replan: Whether a later plan may contain the action again. True if it was not the store that
+            `denied` it, or if a `changed` action only has to wait. By default, later plans leave
+            the object out after `denied`, and `changed` ends a record in deferred quarantine.
     """
 
     verdict: Verdict
@@ -131,6 +132,11 @@ class Outcome:
     @property
     def is_permanent(self) -> bool:
         return self.verdict == DENIED and not self.replan
+
+    @property
+    def ends_record(self) -> bool:
+        """Whether the object leaves deferred quarantine without being removed."""
+        return self.verdict == CHANGED and not self.replan and self.planned.action in {PURGE, RESTORE}
 
 
 class Quarantine(Protocol):

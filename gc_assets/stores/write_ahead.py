@@ -23,7 +23,7 @@ import xxhash
 
 from gc_assets.core.errors import StateError
 from gc_assets.core.hashing import SPARK_SEED
-from gc_assets.core.phases import DENIED, DONE, FAILED, QUARANTINE, VERDICTS, Action
+from gc_assets.core.phases import CHANGED, DENIED, DONE, FAILED, QUARANTINE, VERDICTS, Action
 from gc_assets.core.untrusted_input import parse_json
 from gc_assets.state.files import Files
 from gc_assets.stores.protocol import Outcome, PlannedAction, QuarantineMode
@@ -258,13 +258,13 @@ def _to_planned(row: dict[str, Any]) -> PlannedAction:
 
 def _from_outcome(outcome: Outcome) -> dict[str, Any]:
     row = {"outcome": outcome.verdict, "error": outcome.error, "at": outcome.at.isoformat(), "token": outcome.token}
-    return _to_row(outcome.planned) | row | ({"replan": True} if outcome.replan else {})
+    return _to_row(outcome.planned) | row | ({"replan": outcome.replan} if outcome.verdict in {CHANGED, DENIED} else {})
 
 
 def _to_outcome(row: dict[str, Any]) -> Outcome:
     verdict, error, at = row.pop("outcome"), row.pop("error"), datetime.fromisoformat(row.pop("at"))
     token = row.pop("token", None)  # releases before 0.4 did not record it
-    replan = row.pop("replan", False)
+    replan = row.pop("replan", verdict == CHANGED)  # earlier releases did not record it for `changed`
     if verdict not in VERDICTS:
         raise ValueError(f"expected one of {', '.join(VERDICTS)}, found {verdict!r}")
     return Outcome(PlannedAction(**row), verdict, error, at, token, replan)

@@ -406,6 +406,7 @@ def test_log_rows_have_the_published_columns(root, lease, log):
             "token": lease.token,
             "rehearsal": False,
             "permanent": False,
+            "ends_record": False,
         }
     ]
     assert to_deletion_log([], PLAN, "trash").num_rows == 0
@@ -433,3 +434,33 @@ def test_user_without_a_name_is_shown_by_uid(monkeypatch):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr(os, "getuid", lambda: 54_321)
     assert current_user() == "uid 54321"
+
+
+@pytest.mark.parametrize(
+    "mode, action, replan, ends_record",
+    [
+        ("deferred", "purge", False, True),
+        ("deferred", "restore", False, True),
+        ("deferred", "purge", True, False),
+        ("deferred", "quarantine", False, False),
+        ("trash", "purge", False, False),
+        ("versioned", "restore", False, False),
+    ],
+)
+def test_changed_object_ends_its_deferred_record_unless_it_waits(root, lease, log, mode, action, replan, ends_record):
+    row = PlannedAction("a", action, 1, "e", None, "plan")
+    store = Counting(root, answers=[Result("changed", "found", replan=replan)])
+    for _ in range(2):  # the second time from the log
+        table = to_deletion_log(execute([row], store, log, lease, CLOCK), PLAN, mode)
+        assert table.column("ends_record").to_pylist() == [ends_record]
+    assert store.calls == [["a"]]
+
+
+def test_change_that_an_earlier_release_logged_does_not_end_a_record(root, lease, log, tmp_path):
+    """That release did not record whether the action only has to wait."""
+    row = PlannedAction("a", "purge", 1, "e", None, "plan")
+    list(execute([row], Counting(root, answers=[Result("changed", "found")]), log, lease, CLOCK))
+    (recorded,) = (path for path in (tmp_path / "state").rglob("*") if path.is_file() and ', "replan": false' in path.read_text())
+    recorded.write_text(recorded.read_text().replace(', "replan": false', ""))
+    (outcome,) = execute([row], Counting(root), log, lease, CLOCK)
+    assert (outcome.verdict, outcome.ends_record) == ("changed", False)

@@ -30,7 +30,7 @@ from gc_assets.stages.sweep.adopted_files import read_adopted_files
 from gc_assets.stages.sweep.claims import claims_of, list_unread_locations, prefixes_of
 from gc_assets.stages.sweep.dropped_tables import DROPPED, UNDUE, DroppedFinder, FindUndue, build_claims, load_dropped_tables
 from gc_assets.stages.sweep.foreign_files import foreign_rules
-from gc_assets.state.arrow_types import BOOL, STRING
+from gc_assets.state.arrow_types import STRING
 from gc_assets.state.index import PastRun
 from gc_assets.state.journal import PublishedTable, State
 from gc_assets.state.parts import read_parts
@@ -38,7 +38,7 @@ from gc_assets.state.schemas import DELETION_PLAN
 from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE
 from gc_assets.state.summaries import LiveFilesSummary, OrphanFilesSummary
 
-DEFERRED: Final = pa.schema([("key", STRING), ("needed", STRING), ("is_live", BOOL)])
+DEFERRED: Final = pa.schema([("key", STRING), ("needed", STRING)])
 
 
 def list_unreadable(live: Sequence[PublishedTable]) -> tuple[Unreadable, ...]:
@@ -83,7 +83,7 @@ def add_deferred_rows(
         has_dropped: True if the plan contains files of dropped tables.
 
     Returns:
-        `needed` with the deferred keys appended.
+        `needed` with the deferred keys appended, with `is_live` = None.
     """
     needed = _add_undue_rows(needed, rows, context, storage_name, [*refs, *live], has_dropped=has_dropped)
     needed = _add_kept_metadata(needed, rows, context, storage_name, [*refs, *live])
@@ -106,7 +106,12 @@ def add_deferred_rows(
     defers_purges = any(item.blocks_purges for item in unreadable)
     find_deferred = _FindDeferred(Claims.of([everywhere, *shields]), f"{names} cannot be read, so it waits", defers_purges)
     waiting = map_arrow(rows().select("key", "action"), find_deferred, DEFERRED)
-    return needed.unionByName(waiting.join(needed.select("key"), "key", "left_anti").dropDuplicates(["key"]))
+    return _append_deferred(needed, waiting)
+
+
+def _append_deferred(needed: DataFrame, deferred: DataFrame) -> DataFrame:
+    others = deferred.join(needed.select("key"), "key", "left_anti").dropDuplicates(["key"])
+    return needed.unionByName(others, allowMissingColumns=True)
 
 
 def _add_undue_rows(
@@ -123,8 +128,7 @@ def _add_undue_rows(
     if found is None:
         return needed
     reason = F.lit("its dropped table is listed again or is not due yet").alias("needed")
-    undue = found.select("key", reason, F.lit(True).alias("is_live"))
-    return needed.unionByName(undue.join(needed.select("key"), "key", "left_anti").dropDuplicates(["key"]))
+    return _append_deferred(needed, found.select("key", reason))
 
 
 def find_undue_rows(
@@ -192,7 +196,7 @@ def add_foreign_rows(needed: DataFrame, rows: Callable[[], DataFrame], foreign: 
         if prefixes:
             find = _FindDeferred(Claims.of_shields(prefixes), f"it may belong to {whose}", defers_purges=False)
             kept = map_arrow(rows().filter(F.col("action").isin(*actions)).select("key", "action"), find, DEFERRED)
-            needed = needed.unionByName(kept.join(needed.select("key"), "key", "left_anti").dropDuplicates(["key"]))
+            needed = _append_deferred(needed, kept)
     return needed
 
 
@@ -205,7 +209,7 @@ def _add_kept_metadata(
     reason = "its lake keeps unused ranges now; the notes of the next run have the reason"
     find = _FindDeferred(claims_of(context, storage_name, tables), reason, defers_purges=False)
     kept = map_arrow(rows().filter(F.col("key").rlike(uncollected_metadata())).select("key", "action"), find, DEFERRED)
-    return needed.unionByName(kept.join(needed.select("key"), "key", "left_anti").dropDuplicates(["key"]))
+    return _append_deferred(needed, kept)
 
 
 @dataclass(frozen=True)
@@ -221,5 +225,4 @@ class _FindDeferred:
             shielded = pc.is_null(self.claims.resolve(batch.column("key"))[0])
             purged = pc.and_(pc.equal(batch.column("action"), PURGE), pa.scalar(self.defers_purges))
             waits = batch.column("key").filter(pc.or_(shielded, purged))
-            count = len(waits)
-            yield pa.RecordBatch.from_arrays([waits, pa.repeat(self.reason, count), pa.repeat(True, count)], schema=DEFERRED)
+            yield pa.RecordBatch.from_arrays([waits, pa.repeat(self.reason, len(waits))], schema=DEFERRED)

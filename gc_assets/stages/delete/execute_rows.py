@@ -28,9 +28,10 @@ from gc_assets.stores.execution import execute, to_deletion_log, to_planned_acti
 from gc_assets.stores.protocol import Lease, PlannedAction, Quarantine, QuarantineMode, Result, Store, UploadAborter
 from gc_assets.stores.write_ahead import WriteAheadLog
 
-# The column `needed` explains why a lake needs the key, and is null if no lake does. `retry` is
-# true if the row can be executed once the plan's history edits succeed. The column `refused`
-# explains why the row must not be executed although no lake needs the key, and is null otherwise.
+# The column `needed` explains why the key must stay, and is null otherwise. `in_use` is true if a
+# lake needs the key, and false if the row only has to wait. `retry` is true if the row can be
+# executed once the plan's history edits succeed. The column `refused` explains why the row must not
+# be executed although no lake needs the key, and is null otherwise.
 EXECUTION_ROWS: Final = pa.schema(
     [
         ("key", STRING),
@@ -42,6 +43,7 @@ EXECUTION_ROWS: Final = pa.schema(
         ("quarantine", STRING),
         ("kind", STRING),
         ("needed", STRING),
+        ("in_use", pa.bool_()),
         ("retry", pa.bool_()),
         ("in_quarantine", pa.bool_()),
         ("refused", STRING),
@@ -104,7 +106,7 @@ class _RestoreNeeded:
 
     - `failed` for keys in `retried`, which can be executed once the history edits succeed,
     - `denied` for keys in `refused`, which should not have been in the plan,
-    - `changed` for all others.
+    - `changed` for all others. Unless the key is one of `in_use`, the action only has to wait.
 
     If a file cannot be restored because its name is in use, it stays in quarantine. Its outcome is
     `done`, so that the ledger contains it, or an error if the store cannot find it in quarantine.
@@ -113,6 +115,7 @@ class _RestoreNeeded:
     inner: Quarantine
     plan_id: str
     reasons: Mapping[str, str]
+    in_use: Collection[str]
     retried: Collection[str]
     refused: Collection[str]
 
@@ -130,7 +133,7 @@ class _RestoreNeeded:
         if restored is not None and restored.verdict not in {DONE, ABSENT, CHANGED}:
             return Result(FAILED, f"{self.reasons[row.key]}, and the restore failed: {restored.error}")
         verdict = FAILED if row.key in self.retried else DENIED if row.key in self.refused else CHANGED
-        return Result(verdict, self.reasons[row.key], replan=verdict == DENIED)
+        return Result(verdict, self.reasons[row.key], replan=verdict != FAILED and row.key not in self.in_use)
 
 
 @dataclass(frozen=True)
@@ -162,14 +165,14 @@ class RowExecutor:
         for batch in batches:
             spared_rows = list(self._find_spared(batch))
             spared, refused = {key: reason for key, reason, _ in spared_rows}, {key for key, _, is_refused in spared_rows if is_refused}
-            retried = {key for key, retry in zip(*(batch.column(name).to_pylist() for name in ("key", "retry")), strict=True) if retry}
+            in_use, retried = (set(batch.column("key").filter(batch.column(name)).to_pylist()) for name in ("in_use", "retry"))
             rows = sorted(zip(to_planned_actions(batch), batch.column("quarantine").to_pylist(), strict=True), key=_batch_group)
             for (_, mode), members in groupby(rows, key=_batch_group):
                 quarantine = self.store.quarantine(mode, self.plan_id)
                 mine = [row for row, _ in members]
                 actor = OnlyInterrupted(quarantine) if self.only_interrupted else quarantine
                 executed = execute([row for row in mine if row.key not in spared], actor, self.log, self.lease, self.clock)
-                back = _RestoreNeeded(quarantine, self.plan_id, spared, retried, refused)
+                back = _RestoreNeeded(quarantine, self.plan_id, spared, in_use, retried, refused)
                 left_alone = execute([row for row in mine if row.key in spared], back, self.log, self.lease, self.clock)
                 yield to_deletion_log([*executed, *left_alone], self.plan_id, mode, self.run_id, rehearsal=self.clock.is_rehearsal)
 

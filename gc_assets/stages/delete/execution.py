@@ -221,7 +221,8 @@ class PlanExecution:
         columns = {
             "in_quarantine": F.col("quarantined_at").isNotNull() & is_held,
             REFUSED: F.coalesce(REFUSED, F.when((F.col("action") == PURGE) & early, too_early)),
-            "retry": failed & ~F.coalesce("is_live", F.lit(False)),
+            "retry": failed & F.coalesce(~F.col("is_live"), F.col("needed").isNull()),
+            "in_use": F.col("is_live").isNotNull(),
             "needed": F.coalesce("needed", F.when(failed | not_made, uncertain), unconfigured, "_recorded"),
         }
         rows = mark.rows.revalidate(phase, mark.revalidation)
@@ -300,7 +301,7 @@ class PlanExecution:
                 self._record_uploads(end_uploads(self.context, self.plan, self.log, self.lease, self.run.run_id))
             else:
                 reason = None if phase == RESTORE else OUT_OF_DATE
-                columns = {"needed": None, "retry": False, "in_quarantine": True, REFUSED: reason}
+                columns = {"needed": None, "in_use": False, "retry": False, "in_quarantine": True, REFUSED: reason}
                 typed = {name: F.lit(value).cast(EXECUTION_DDL[name]) for name, value in columns.items()}
                 self.execute_phase(phase, rows.frame.filter(F.col("action") == phase).withColumns(typed).select(*EXECUTION_ROWS.names))
 

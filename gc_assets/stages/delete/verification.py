@@ -145,9 +145,10 @@ class VerificationMark:
     def needed(self) -> DataFrame:
         """Keys that must stay, with the columns key, needed and is_live.
 
-        These are the keys that a lake needs, and deferred keys. `needed` contains the reason, and
-        `is_live` is false if only expired history needs the key. The frame is built on first use,
-        because this mark may be replaced before it is needed, by one made after history edits.
+        These are the keys that a lake needs, and deferred keys. `needed` contains the reason.
+        `is_live` is false if only expired history needs the key, and None if it is deferred. The
+        frame is built on first use, because this mark may be replaced before it is needed, by one
+        made after history edits.
         """
         rows = self.rows.frame if self.rows.in_memory is None else self.rows.in_memory
         by_name = find_needed(self.spark, self.context, self.storage, self.live, rows)

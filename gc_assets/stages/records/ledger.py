@@ -6,9 +6,9 @@ or if it is a purge or restore with the outcome `absent`, because the copy then 
 copy is in quarantine if its newest settled entry is the quarantine itself. `copies_in_quarantine`
 implements this rule for both Arrow and Spark.
 
-In deferred quarantine, the outcome `changed` of a purge or restore ends the record too, because the
-object at the key is another one or is needed. The object stays, so the entry counts as a restore,
-and later runs classify the object again.
+In deferred quarantine, a purge or restore with the outcome `changed` ends the record too if the
+object at the key is another one or is live (`ends_record`). The object stays, so the entry counts
+as a restore, and later runs classify the object again. An action that only waits ends nothing.
 
 In the modes deferred and versioned, several records can describe one object, which is identified by
 key, etag and version. Plans of earlier releases made such records. The end of one of them is the
@@ -37,7 +37,7 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.arrow_rows import replace_columns
 from gc_assets.core.hashing import xxhash64
-from gc_assets.core.phases import ABORT, ABSENT, CHANGED, DONE, PURGE, QUARANTINE, RESTORE
+from gc_assets.core.phases import ABORT, ABSENT, DONE, PURGE, QUARANTINE, RESTORE
 from gc_assets.engine.sessions import MAX_SMALL_ROWS, is_small
 from gc_assets.engine.tables import frame_from_arrow, parallelism, spark_schema
 from gc_assets.state.arrow_types import STRING, TIMESTAMP
@@ -50,12 +50,8 @@ from gc_assets.state.schemas import DELETION_LOG
 
 # Columns that describe a quarantined object, besides its key.
 COPY_COLUMNS: Final = ("size_bytes", "etag", "version_id", "quarantine", "kind")
-LOG_ENTRIES: Final = pa.schema(
-    [
-        DELETION_LOG.schema.field(name)
-        for name in ("key", "phase", "outcome", "at", "plan_id", "run_id", "source_plan_id", "token", "rehearsal", *COPY_COLUMNS)
-    ]
-)
+_ENTRY_COLUMNS: Final = ("key", "phase", "outcome", "at", "plan_id", "run_id", "source_plan_id", "token", "rehearsal", "ends_record")
+LOG_ENTRIES: Final = pa.schema([DELETION_LOG.schema.field(name) for name in (*_ENTRY_COLUMNS, *COPY_COLUMNS)])
 QUARANTINED_COPY: Final = pa.schema(
     [
         ("key", STRING),
@@ -79,23 +75,14 @@ def settled_entries(entries: pa.Table) -> pa.Table:
     Entries of the phase `abort` are left out, because an upload is not the file with that key.
     """
     done = pc.equal(entries.column("outcome"), DONE)
-    gone = pc.and_(_is_end(entries), pc.equal(entries.column("outcome"), ABSENT))
+    is_end = pc.is_in(entries.column("phase"), pa.array([PURGE, RESTORE]))
+    gone = pc.and_(is_end, pc.equal(entries.column("outcome"), ABSENT))
     of_files = pc.not_equal(entries.column("phase"), ABORT)
-    kept = _is_kept(entries)
+    kept = pc.fill_null(entries.column("ends_record"), False)
     phases = {"phase": pc.if_else(kept, RESTORE, entries.column("phase"))}
     mine = replace_columns(entries, phases).filter(pc.and_(of_files, pc.or_(pc.or_(done, gone), kept)))
     quarantined = pc.equal(mine.column("phase"), QUARANTINE)
     return mine.append_column("by", pc.if_else(quarantined, mine.column("plan_id"), mine.column("source_plan_id")))
-
-
-def _is_end(entries: pa.Table) -> pa.ChunkedArray:
-    return pc.is_in(entries.column("phase"), pa.array([PURGE, RESTORE]))
-
-
-def _is_kept(entries: pa.Table) -> pa.ChunkedArray:
-    """Return a mask of the entries that end a deferred record without removing the object."""
-    is_deferred = pc.fill_null(pc.equal(entries.column("quarantine"), "deferred"), False)
-    return pc.and_(_is_end(entries), pc.and_(is_deferred, pc.equal(entries.column("outcome"), CHANGED)))
 
 
 def newest_entries(entries: pa.Table, group_by: Sequence[str]) -> pa.Table:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from gc_assets.core.plan import PlanHeader
 from gc_assets.demo.iceberg_builder import parquet_bytes
 from gc_assets.stages.delete.restore import restore
+from gc_assets.stages.records.ledger import read_quarantine
 from tests.depth import in_turn
-from tests.lakes.iceberg.builder import LakeBuilder
+from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
 from tests.stages.lakehouse import Lakehouse, counts, days_ago
 
 pytestmark = [pytest.mark.spark, in_turn]
@@ -60,24 +63,64 @@ def test_plan_restores_copy_of_recorded_size_and_command_the_newest(spark: Spark
     assert places["by_hand"].read_bytes() == SECOND
 
 
+@dataclass(frozen=True)
+class DeferredFile:
+    """A file of no commit, which deferred quarantine has contained for some days."""
+
+    house: Lakehouse
+    lake: LakeBuilder
+    table: TableBuilder
+    path: Path
+
+    @classmethod
+    def of(cls, spark: SparkSession, root: Path) -> DeferredFile:
+        house, lake = Lakehouse(spark, root), LakeBuilder(root)
+        house.settings = {"quarantine": "deferred", "quarantine_days": 1}
+        table = lake.table("db.t", days_ago(40))
+        table.append(days_ago(30))
+        house.lakes = [lake.config("sales")]
+        path = house.warehouse / "db" / "t" / "data" / NAMES[0]
+        write_file(path, FIRST)
+        house.now = days_ago(9)
+        house.approve_and_apply(house.plan())
+        return cls(house, lake, table, path)
+
+    def approve_at(self, day: float) -> PlanHeader:
+        self.house.now = days_ago(day)
+        header = self.house.plan()
+        self.house.approve(header)
+        return header
+
+
 def test_replaced_object_in_deferred_quarantine_is_collected_by_its_own_age(spark: SparkSession, tmp_path: Path) -> None:
     """The storage was copied without times, so each object has another identity."""
-    house, lake = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path)
-    house.settings = {"quarantine": "deferred", "quarantine_days": 1}
-    table = lake.table("db.t", days_ago(40))
-    table.append(days_ago(30))
-    house.lakes = [lake.config("sales")]
-    leftover = house.warehouse / "db" / "t" / "data" / NAMES[0]
-    write_file(leftover, FIRST)
-    house.now = days_ago(9)
-    house.approve_and_apply(house.plan())
+    file = DeferredFile.of(spark, tmp_path)
     copied = days_ago(8).timestamp()
-    os.utime(leftover, (copied, copied))
-    outcomes = list[dict[tuple[str, ...], int]]()
-    for day in (4, 2):
-        house.now = days_ago(day)
-        outcomes.append(counts(house.approve_and_apply(house.plan()).by_outcome))
+    os.utime(file.path, (copied, copied))
+    outcomes = [counts(file.house.apply(file.approve_at(day)).by_outcome) for day in (4, 2)]
     assert outcomes == [{("quarantine", "done"): 1, ("purge", "changed"): 1}, {("purge", "done"): 1}]
-    assert not leftover.exists()
-    house.now = days_ago(1)
-    assert not house.plan().totals
+    assert not file.path.exists()
+    file.house.now = days_ago(1)
+    assert not file.house.plan().totals
+
+
+def test_deferred_file_whose_purge_had_to_wait_is_purged_by_the_next_plan(spark: SparkSession, tmp_path: Path) -> None:
+    """A table is unreadable during the apply, so all purges wait."""
+    file = DeferredFile.of(spark, tmp_path)
+    metadata = Path(file.table.metadata_location.removeprefix("file://"))
+    content, header = metadata.read_bytes(), file.approve_at(7)
+    metadata.write_bytes(content[:100])
+    assert counts(file.house.apply(header).by_outcome) == {("purge", "changed"): 1}
+    metadata.write_bytes(content)
+    assert counts(file.house.apply(file.approve_at(6)).by_outcome) == {("purge", "done"): 1}
+    assert not file.path.exists()
+
+
+def test_file_that_is_live_during_its_purge_leaves_deferred_quarantine(spark: SparkSession, tmp_path: Path) -> None:
+    file = DeferredFile.of(spark, tmp_path)
+    header = file.approve_at(7)
+    with file.lake.at(file.house.now):
+        file.table.table.add_files([f"file://{file.path}"])
+    assert counts(file.house.apply(header).by_outcome) == {("purge", "changed"): 1}
+    assert file.path.exists()
+    assert read_quarantine(file.house.run_context().state, file.house.storage).num_rows == 0

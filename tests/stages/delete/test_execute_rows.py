@@ -102,6 +102,7 @@ def build_rows(root: Path, keys: list[str], action: Action, held: Path | None = 
             "quarantine": "trash",
             "kind": KINDS[key.split("/")[1]],
             "needed": None,
+            "in_use": False,
             "retry": False,
             "in_quarantine": action != "quarantine",
             "refused": None,

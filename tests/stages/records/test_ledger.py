@@ -99,7 +99,8 @@ def test_entries_without_token_come_first(context: RunContext) -> None:
 def test_deferred_record_ends_if_the_object_was_replaced(context: RunContext) -> None:
     """The object is another one, so only its own record can lead to a purge."""
     publish_log(context, *(log_row("a", "quarantine", plan, minutes=at, quarantine="deferred") for plan, at in (("p1", 0), ("p2", 5))))
-    publish_log(context, log_row("a", "purge", "p3", minutes=9, source="p1", outcome="changed", quarantine="deferred"))
+    changed = log_row("a", "purge", "p3", minutes=9, source="p1", outcome="changed", quarantine="deferred", ends_record=True)
+    publish_log(context, changed)
     assert read_quarantine(context.state, STORAGE).column("source_plan_id").to_pylist() == ["p2"]
 
 
@@ -128,6 +129,14 @@ def test_end_of_a_record_does_not_end_those_of_other_objects(context: RunContext
     assert read_quarantine(context.state, STORAGE).column("source_plan_id").to_pylist() == ["p2"]
 
 
+@pytest.mark.parametrize("ends_record", [False, None])
+def test_deferred_record_whose_purge_has_to_wait_does_not_end(context: RunContext, ends_record: bool | None) -> None:
+    """Earlier releases did not record why the outcome is `changed`."""
+    waits = log_row("a", "purge", "p3", minutes=9, source="p1", outcome="changed", quarantine="deferred", ends_record=ends_record)
+    publish_log(context, log_row("a", "quarantine", "p1", quarantine="deferred"), waits)
+    assert read_quarantine(context.state, STORAGE).column("source_plan_id").to_pylist() == ["p1"]
+
+
 def test_changed_copy_in_the_trash_stays_in_quarantine(context: RunContext) -> None:
     publish_log(context, log_row("a", "quarantine", "p1"), log_row("a", "purge", "p3", minutes=9, source="p1", outcome="changed"))
     assert read_quarantine(context.state, STORAGE).num_rows == 1
@@ -136,7 +145,7 @@ def test_changed_copy_in_the_trash_stays_in_quarantine(context: RunContext) -> N
 def test_replaced_object_is_neither_removed_nor_purged(context: RunContext) -> None:
     entries = [
         log_row("a", "quarantine", "p1", quarantine="deferred"),
-        log_row("a", "purge", "p2", minutes=9, source="p1", outcome="changed", quarantine="deferred"),
+        log_row("a", "purge", "p2", minutes=9, source="p1", outcome="changed", quarantine="deferred", ends_record=True),
     ]
     publish_log(context, *entries)
     assert not removed_objects(pa.Table.from_pylist(entries, LOG_ENTRIES), NOW).num_rows
@@ -215,9 +224,8 @@ def walk(entries: list[dict[str, Any]]) -> dict[tuple[str, str], str]:
     for entry in sorted(
         (row for row in entries if row["phase"] != "abort"), key=lambda row: (row["token"] or 0, row["at"], row["run_id"] or "")
     ):
-        is_replaced = (entry["quarantine"], entry["outcome"]) == ("deferred", "changed") and entry["phase"] in {"purge", "restore"}
         is_gone = (entry["phase"], entry["outcome"]) in {("purge", "absent"), ("restore", "absent")}
-        if entry["outcome"] == "done" or is_gone or is_replaced:
+        if entry["outcome"] == "done" or is_gone or entry["ends_record"]:
             copy = entry["key"], entry["plan_id"] if entry["phase"] == "quarantine" else entry["source_plan_id"]
             waiting.pop(copy, None)
             described = entry["key"], entry["etag"]
@@ -233,7 +241,7 @@ def walk(entries: list[dict[str, Any]]) -> dict[tuple[str, str], str]:
 def random_entries(choose: random.Random, keys: str, entries: int) -> list[dict[str, Any]]:
     phases = [phase for phase in PHASES if phase != "expire"]
     number = count()
-    return [
+    rows = [
         log_row(
             choose.choice(keys),
             choose.choice(phases),
@@ -248,6 +256,10 @@ def random_entries(choose: random.Random, keys: str, entries: int) -> list[dict[
         )
         for _ in range(entries)
     ]
+    for row in rows:
+        is_changed = (row["quarantine"], row["outcome"]) == ("deferred", "changed") and row["phase"] in {"purge", "restore"}
+        row["ends_record"] = choose.choice([True, False, None]) if is_changed else False
+    return rows
 
 
 def copies(rows: pa.Table) -> dict[tuple[str, str], str]:
