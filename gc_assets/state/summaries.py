@@ -7,7 +7,7 @@ values that determine deletions. If such a value is missing, the receipt is trea
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
@@ -523,6 +523,7 @@ class OrphanFilesSummary(Summary):
         foreign: Files that may belong to others, by claim and rule. `by_reason` includes them.
         foreign_claims: Number of pairs of claim and rule. `foreign` contains only the largest.
         foreign_by_rule: Amounts of foreign files by rule.
+        clock_lead_seconds: How far the host's clock was ahead of the storage's, if by minutes or more.
         unused_patterns: Patterns of `protect` that do not match any listed file.
         dropped: Dropped tables with listed files. Tables that are due come first.
         dropped_tables: Number of dropped tables that are on record for the storage.
@@ -537,6 +538,7 @@ class OrphanFilesSummary(Summary):
     RENAMED: ClassVar = {"sick": "unreadable", "waterfall": "storage_breakdown"}
 
     grace_cutoff: Moment
+    clock_lead_seconds: float = 0
     historical: bool
     storage_breakdown: Amounts
     by_reason: Amounts
@@ -575,6 +577,10 @@ class OrphanFilesSummary(Summary):
     dropped_due: int = 0
     lost_tables: tuple[str, ...] = ()
     gone_namespaces: tuple[GoneNamespaceSummary, ...] = ()
+
+    @property
+    def clock_lead(self) -> timedelta:
+        return timedelta(seconds=self.clock_lead_seconds)
 
     @property
     def foreign_amount(self) -> Amount:

@@ -62,7 +62,7 @@ class ForeignEvidence:
         """Collect the metadata for a plan, and why some of it is unknown."""
         context, own = inputs.context, inputs.orphans.summary(OrphanFilesSummary)
         claimed = list_claiming_lakes(context, [*inputs.refs, *inputs.live])
-        usual = grace_cutoff(context, inputs.storage, inputs.refs)
+        usual = grace_cutoff(context, inputs.storage, inputs.refs, inputs.clock_lead)
         sweeps = {sweep.receipt.owner: sweep for sweep in list_newest_sweeps(context)} | {inputs.storage: inputs.orphans}
         unknown, notes = list[str](), list[str]()
         for name in sorted(claimed.keys() - {inputs.storage}):

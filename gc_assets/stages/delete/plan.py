@@ -130,7 +130,9 @@ def deletion_plan(spark: SparkSession, context: RunContext, storage_name: str) -
     check_foreign = partial(ForeignRows.of_uploads, session, context, storage_name, [*inputs.refs, *inputs.live], inputs.live)
     uploads, later = UPLOADS.empty_table(), 0
     if not inputs.listing.is_earlier:  # unfinished uploads are listed too
-        uploads, later = find_old_uploads(context, storage_name, cutoff, inputs.refs, inputs.live, inputs.unreadable, check_foreign)
+        uploads, later = find_old_uploads(
+            context, storage_name, cutoff, inputs.clock_lead, inputs.refs, inputs.live, inputs.unreadable, check_foreign
+        )
     files_left_out, expired = sum_left_out(inputs, written, run, foreign)
     waiting = sum_files(deferred)
     left_out = (*of_others, *excluded.values(), *files_left_out, *describe_unlisted(inputs, waiting))

@@ -23,6 +23,7 @@ from gc_assets.stages.delete.plan_inputs import PlanInputs
 from gc_assets.stages.records.accepted_runs import AcceptedRun, remembered_aliases
 from gc_assets.stages.records.dead_tables import dead_tables
 from gc_assets.stages.records.plans import list_damage
+from gc_assets.stages.sweep.clock_lead import describe_clock_lead
 from gc_assets.stages.sweep.live_filter import live_count
 from gc_assets.stages.sweep.tail_matches import TailMatches
 from gc_assets.state.side_tables import HELD_SIDE, WAITING_SIDE
@@ -108,6 +109,7 @@ def build_header(inputs: PlanInputs, content: PlanContent) -> PlanHeader:
             *_warn_of_gone_namespaces(context.config, found),
             *_warn_of_unedited_branches(content.expiry, context),
             *_warn_of_unused_patterns(found),
+            *_warn_of_clock(inputs),
         ),
         aliases=remembered_aliases(context, inputs.storage),
         quarantined=Amount(files=content.written.side_rows(WAITING_SIDE)),
@@ -190,6 +192,12 @@ def _warn_of_unused_patterns(found: OrphanFilesSummary) -> Iterator[str]:
         more = len(found.unused_patterns) - MAX_LISTED
         names = show_list([f"`{pattern}`" for pattern in found.unused_patterns]) + (f" and {more:,} more" if more > 0 else "")
         yield f"`protect` in lakes.yaml: no listed file matches {names}, so nothing is protected by it. Check the spelling."
+
+
+def _warn_of_clock(inputs: PlanInputs) -> Iterator[str]:
+    """Warn if the host's clock was ahead of the storage's."""
+    if inputs.clock_lead:
+        yield describe_clock_lead(inputs.context.config.label_of(inputs.storage), inputs.frozen_at, inputs.clock_lead)
 
 
 def _check_idle_branches(expiry: WrittenParts, limit: int) -> list[GateResult]:

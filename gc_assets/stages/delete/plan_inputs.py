@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Self
 
 from gc_assets.core.plan import Unreadable
@@ -11,11 +11,12 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.delete.deferred_rows import list_unreadable
 from gc_assets.stages.delete.missing_files import find_doubtful, find_missing
 from gc_assets.stages.records.set_aside import with_set_aside
+from gc_assets.stages.sweep.clock_lead import first_freeze
 from gc_assets.stages.sweep.listings import Listing
 from gc_assets.stages.sweep.live_filter import live_tables
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.schemas import LAKE_REFS, ORPHAN_FILES
-from gc_assets.state.summaries import LakeRefsSummary, OrphanFilesSummary
+from gc_assets.state.summaries import OrphanFilesSummary
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,12 @@ class PlanInputs:
     @property
     def frozen_at(self) -> datetime:
         """The time at which the first ref of any lake was read."""
-        return min(table.summary(LakeRefsSummary).frozen_at for table in self.refs)
+        return first_freeze(self.refs)
+
+    @property
+    def clock_lead(self) -> timedelta:
+        """How far the host's clock was ahead of the storage's during the sweep."""
+        return self.orphans.summary(OrphanFilesSummary).clock_lead
 
 
 def _distinct(items: tuple[Unreadable, ...]) -> tuple[Unreadable, ...]:

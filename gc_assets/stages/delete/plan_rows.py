@@ -264,7 +264,7 @@ def _is_due(inputs: PlanInputs) -> Column:
 
 def _is_past_quarantine(inputs: PlanInputs) -> Column:
     days = inputs.context.storage(inputs.storage).quarantine_days
-    return F.col("quarantined_at") <= F.lit(inputs.frozen_at - timedelta(days=days))
+    return F.col("quarantined_at") <= F.lit(inputs.frozen_at - inputs.clock_lead - timedelta(days=days))
 
 
 def _compare_copies(spark: SparkSession, inputs: PlanInputs, copies: DataFrame, removed: DataFrame | None) -> DataFrame:

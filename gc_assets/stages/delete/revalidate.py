@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Final
 
 import pyarrow as pa
@@ -49,12 +50,17 @@ class Revalidation:
         header: PlanHeader,
         refs: list[PublishedTable],
         live: Sequence[PublishedTable],
+        lead: timedelta,
         foreign: ForeignRows | None = None,
     ) -> Revalidation:
-        """Prepare the checks from the refs and live files of a verification mark."""
-        cutoff = min(header.grace_cutoff, grace_cutoff(context, header.storage, refs))
+        """Prepare the checks from the refs and live files of a verification mark.
+
+        Args:
+            lead: How far the host's clock is ahead of the storage's (`find_clock_lead`).
+        """
+        cutoff = min(header.grace_cutoff, grace_cutoff(context, header.storage, refs, lead))
         claims = claims_with_dropped(context, header.storage, [*refs, *live])
-        return cls(claims, Ages.of(context, cutoff, refs), context.store(header.storage), foreign or ForeignRows())
+        return cls(claims, Ages.of(context, cutoff, refs, lead), context.store(header.storage), foreign or ForeignRows())
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

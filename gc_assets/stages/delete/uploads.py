@@ -11,7 +11,7 @@ import functools
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 import pyarrow as pa
@@ -47,6 +47,7 @@ def find_old_uploads(
     context: RunContext,
     storage_name: str,
     cutoff: datetime,
+    lead: timedelta,
     refs: list[PublishedTable],
     live: list[PublishedTable],
     unreadable: Sequence[Unreadable],
@@ -57,6 +58,7 @@ def find_old_uploads(
     If the store fails to list its uploads, a warning is logged and none are planned.
 
     Args:
+        lead: How far the host's clock is ahead of the storage's (`find_clock_lead`).
         refs: `lake_refs` of all lakes.
         live: `live_files` of all lakes.
         check_foreign: Prepares the check for uploads that may be foreign.
@@ -73,7 +75,7 @@ def find_old_uploads(
         found = store.find_old_uploads(cutoff, lambda key: claims().owner_of(key) is not None, MAX_PLANNED)
         if not found.uploads:
             return nothing
-        revalidation = _apply_store_clock(Revalidation(claims(), Ages.of(context, cutoff, refs), store), context, storage_name)
+        revalidation = _apply_store_clock(Revalidation(claims(), Ages.of(context, cutoff, refs, lead), store), context, storage_name)
     except (OSError, StoreError) as error:
         _log.warning("%s: no unfinished upload is planned: %s", storage_name, getattr(error, "strerror", None) or error)
         return nothing

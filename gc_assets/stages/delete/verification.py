@@ -47,6 +47,7 @@ from gc_assets.stages.records.accepted_runs import AcceptedRun
 from gc_assets.stages.records.ledger import LogReader
 from gc_assets.stages.records.plans import StoredPlan, override_command
 from gc_assets.stages.records.set_aside import with_set_aside
+from gc_assets.stages.sweep.clock_lead import find_clock_lead, first_freeze
 from gc_assets.stages.sweep.dropped_tables import DROPPED
 from gc_assets.stages.sweep.link_aliases import planned_by_alias
 from gc_assets.stages.sweep.link_targets import find_link_targets
@@ -55,7 +56,6 @@ from gc_assets.stages.sweep.needed_keys import find_needed
 from gc_assets.stages.sweep.tail_matches import planned_by_unknown_address
 from gc_assets.state.journal import PublishedTable, State
 from gc_assets.state.schemas import DELETION_PLAN, LAKE_REFS
-from gc_assets.state.summaries import LakeRefsSummary
 
 
 def verification_context(context: RunContext, plan: StoredPlan, verification_id: str) -> RunContext:
@@ -126,7 +126,8 @@ class VerificationMark:
         live: `live_files` of all lakes.
         refs: `lake_refs` of all lakes.
         revalidation: Task that checks plan rows against this mark.
-        frozen_at: The time at which the first ref was read.
+        frozen_at: The time at which the first ref was read, by the storage's clock if the host's is
+            ahead.
         foreign: Foreign metadata that the newest sweeps found.
     """
 
@@ -190,12 +191,13 @@ def make_verification_mark(
         raise GateRefused(_describe_mismatch(context, plan, failed))
     session = choose_session(spark, *_size(context.state, plan))
     rows = PlanRows.verify(session, context.state, plan)
-    frozen_at = min(table.summary(LakeRefsSummary).frozen_at for table in refs)
+    lead = find_clock_lead(mark_context, header.storage, refs)
     unreadable = with_set_aside(context, list_unreadable(tables))
     foreign = ForeignRows.of(
         session, mark_context, header, [*refs, *tables], tables, rows.frame, planned_uploads(context.state, plan.published)
     )
-    revalidation = Revalidation.of(mark_context, header, refs, tables, foreign)
+    revalidation = Revalidation.of(mark_context, header, refs, tables, lead, foreign)
+    frozen_at = first_freeze(refs) - lead
     return VerificationMark(session, mark_context, header.storage, tables, refs, rows, revalidation, frozen_at, unreadable, evidence)
 
 

@@ -327,7 +327,7 @@ def _read_rows(context: RunContext, storage: str, key: str) -> dict[str, Any]:
     protected = protected_keys(context, storage)
     summary["protected"] = owner is not None and protected is not None and re.search(protected, key) is not None
     if owner is not None and orphans is not None and summary.get("inventory") is not None:
-        summary["young_by_name"] = not _is_old(context, owner.lake, key, summary)
+        summary["young_by_name"] = not _is_old(context, owner.lake, key, summary, orphans.summary(OrphanFilesSummary))
     return summary
 
 
@@ -336,12 +336,12 @@ def _find_status(context: RunContext, storage: str, plan_id: str) -> str | None:
     return next((plan.status_at(context.clock.now()) for plan in plans), None)
 
 
-def _is_old(context: RunContext, lake: str, key: str, summary: dict[str, Any]) -> bool:
+def _is_old(context: RunContext, lake: str, key: str, summary: dict[str, Any], sweep: OrphanFilesSummary) -> bool:
     """Return True if the file is old enough to be a candidate, given the lake that claims its key."""
     refs = [table for item in context.config.lakes if (table := context.find(LAKE_REFS, item.name))]
     row = {"key": key, "last_modified": summary["inventory"]["last_modified"], "lake": lake}
     claimed = pa.RecordBatch.from_pylist([row], schema=pa.schema([("key", STRING), ("last_modified", TIMESTAMP), ("lake", STRING)]))
-    return bool(Ages.of(context, summary["grace_cutoff"], refs).is_old(claimed)[0].as_py())
+    return bool(Ages.of(context, sweep.grace_cutoff, refs, sweep.clock_lead).is_old(claimed)[0].as_py())
 
 
 def _claims(context: RunContext, storage: str) -> Claims:

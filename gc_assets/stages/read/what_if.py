@@ -217,7 +217,7 @@ class Comparison:
         deferred = prefixes_of(context, storage_name, [*refs, *live], broken)
         collected = _FindCollectable(
             claims_of(context, storage_name, [*refs, *live]),
-            Ages.of(context, summary.grace_cutoff, refs),
+            Ages.of(context, summary.grace_cutoff, refs, summary.clock_lead),
             deferred,
             protected_keys(context, storage_name),
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -43,15 +43,18 @@ class Ages:
     lakes: Mapping[str, LakeAge]
 
     @classmethod
-    def of(cls, context: RunContext, cutoff: datetime, refs: list[PublishedTable]) -> Ages:
+    def of(cls, context: RunContext, cutoff: datetime, refs: list[PublishedTable], lead: timedelta) -> Ages:
         """Build the cut-offs from the storage's grace cut-off and the frozen refs of all lakes.
 
         A lake's minimum age is counted back from its own freeze.
+
+        Args:
+            lead: How far the host's clock is ahead of the storage's (`find_clock_lead`).
         """
         lakes: dict[str, LakeAge] = {}
         for table in refs:
             summary, kind = table.summary(LakeRefsSummary), context.kind(table.receipt.owner)
-            own = shift(summary.frozen_at, -seconds(summary.min_age_seconds))
+            own = shift(summary.frozen_at - lead, -seconds(summary.min_age_seconds))
             lakes[table.receipt.owner] = LakeAge(min(cutoff, own), kind.files.named_times)
         return cls(cutoff, lakes)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from typing import Self
 
 import numpy as np
@@ -52,6 +52,7 @@ from gc_assets.stages.records.ledger import LogReader, quarantine_ledger
 from gc_assets.stages.records.purged_by_rule import purged_by_rule
 from gc_assets.stages.sweep.ages import Ages
 from gc_assets.stages.sweep.claims import claims_of, notes_on_claims, prefixes_of
+from gc_assets.stages.sweep.clock_lead import find_clock_lead, first_freeze
 from gc_assets.stages.sweep.dropped_tables import DroppedTables, find_dropped_tables
 from gc_assets.stages.sweep.exact_comparison import ignores_case
 from gc_assets.stages.sweep.foreign_files import FOREIGN, ForeignSearch, foreign_notes, foreign_rules, protected_keys
@@ -103,13 +104,15 @@ from gc_assets.state.summaries import ForeignFiles, LakeRefsSummary, LiveFilesSu
 from gc_assets.stores.protocol import LookUp
 
 
-def grace_cutoff(context: RunContext, storage_name: str, refs: list[PublishedTable]) -> datetime:
+def grace_cutoff(context: RunContext, storage_name: str, refs: list[PublishedTable], lead: timedelta) -> datetime:
     """Return the time of the first freeze among all lakes minus the grace period.
 
     Files that are younger than this grace cut-off are not candidates.
+
+    Args:
+        lead: How far the host's clock is ahead of the storage's (`find_clock_lead`).
     """
-    first = min(table.summary(LakeRefsSummary).frozen_at for table in refs)
-    return first - context.storage(storage_name).grace
+    return first_freeze(refs) - lead - context.storage(storage_name).grace
 
 
 def candidate_cutoff(context: RunContext, storage_name: str, cutoff: datetime, report_as_of: datetime | None) -> datetime:
@@ -132,6 +135,7 @@ class _Sweep:
     refs: list[PublishedTable]
     cutoff: datetime
     candidate_cutoff: datetime
+    lead: timedelta
     lister: LookUp
     listing: Listing
     keys: LiveKeys
@@ -142,14 +146,15 @@ class _Sweep:
         inventory = listing.inventory
         live_filter = context.table(LIVE_FILTER, storage_name)
         live, refs = live_tables(context), [context.table(LAKE_REFS, lake.name) for lake in context.config.lakes]
-        cutoff = grace_cutoff(context, storage_name, refs)
+        lead = find_clock_lead(context, storage_name, refs)
+        cutoff = grace_cutoff(context, storage_name, refs, lead)
         old_before = candidate_cutoff(context, storage_name, cutoff, inventory.summary(StorageInventorySummary).report_as_of)
         # In other storages, foreign metadata that was written after their last listing is unknown.
         oldest = find_oldest_listing(context, storage_name, [*refs, *live])
         old_before = old_before if oldest is None else min(old_before, oldest)
         look_up = listing.look_up(context, storage_name)
         keys = LiveKeys.of(spark, context, storage_name, live)
-        return cls(context, storage_name, inventory, live_filter, live, refs, cutoff, old_before, look_up, listing, keys)
+        return cls(context, storage_name, inventory, live_filter, live, refs, cutoff, old_before, lead, look_up, listing, keys)
 
     @property
     def state(self) -> State:
@@ -228,7 +233,7 @@ def _probe_inventory(spark: SparkSession, sweep: _Sweep, rules: ForeignRules, ru
         rules.claims,
         ListedFiles(files, _paths(sweep.live, METADATA_SIDE), sweep.storage),
         ListedFiles(files, _paths(sweep.live, OPTIONAL_SIDE), sweep.storage),
-        Ages.of(sweep.context, sweep.candidate_cutoff, sweep.refs),
+        Ages.of(sweep.context, sweep.candidate_cutoff, sweep.refs, sweep.lead),
         uncollected_metadata(),
         suspect_pattern(),
         files,
@@ -460,6 +465,7 @@ def _summarize(
     stopped = {side: written.side_rows(side) for side in STOPPED_SIDES}
     return OrphanFilesSummary(
         grace_cutoff=sweep.candidate_cutoff,
+        clock_lead_seconds=sweep.lead.total_seconds(),
         historical=any(table.summary(LakeRefsSummary).historical for table in sweep.refs),
         storage_breakdown={key[0]: total.amount for key, total in sorted(probed.totals.items())},
         by_reason=_sum_amounts({(f"{reason}/{lake}", rule): total for (reason, lake, rule), total in written.totals.items()}, 0),

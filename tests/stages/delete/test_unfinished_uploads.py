@@ -157,7 +157,7 @@ def test_mode_plan_aborts_nothing(story: UploadStory) -> None:
 def test_unreadable_table_or_outdated_plan_aborts_nothing(story: UploadStory, tmp_path: Path) -> None:
     context, plan = story.house.run_context(), find_plan(story.house.config, story.header.plan_id)
     refs, live = [context.table(LAKE_REFS, "sales")], [context.table(LIVE_FILES, "sales")]
-    revalidation = Revalidation.of(context, story.header, refs, live)
+    revalidation = Revalidation.of(context, story.header, refs, live, timedelta(0))
     cases: list[tuple[list[Unreadable], bool, str, str]] = [
         ([UNREADABLE], False, "changed", "cannot be read"),
         ([], True, "denied", "out of date"),
