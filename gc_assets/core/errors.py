@@ -78,7 +78,7 @@ class UnresolvedAddresses(FormatError):
 class UnresolvedContainer(FormatError):
     """Raised for a metadata object whose address cannot belong to a storage.
 
-    The address is relative, contains `..`, or names a host.
+    The address is relative, contains `..`, names a host, or has a scheme that no store supports.
     """
 
 

@@ -40,6 +40,7 @@ _TO_THE_END: Final = 2**31 - 1
 _CONCURRENT_LOOKUPS: Final = 16
 _PERCENT: Final = ord("%")
 _NOT_ASCII: Final = 0x80
+_IRREGULAR: Final = frozenset({"", ".", ".."})
 
 
 class KeyResolver:
@@ -206,6 +207,13 @@ class KeyResolver:
             values = _one_array(addresses)
             unresolvable = [address for address in values.drop_null().unique().to_pylist() if self.find_problem(address) is not None]
             return self.resolve(pc.if_else(pc.is_in(values, pa.array(unresolvable, values.type)), pa.scalar(None, values.type), values))
+
+    def find_namesakes(self, location: str) -> Iterator[tuple[str, str]]:
+        """Yield the directories of all storages whose key is the end of an external location."""
+        parts = location.rstrip("/").split("/")
+        for number in range(len(parts)):
+            if not _IRREGULAR.intersection(parts[number:]):
+                yield from ((name, f"{'/'.join(parts[number:])}/") for name in self._locations)
 
     def find_problem(self, address: str) -> str | None:
         """Explain why an address cannot be resolved. Returns None if it can."""

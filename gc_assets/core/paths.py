@@ -98,6 +98,11 @@ def scheme_of(address: str) -> str:
     return FILE if match is None else _ALIASES.get(match[1].lower(), match[1].lower())
 
 
+def is_of_known_scheme(address: str) -> bool:
+    """Return True if a store supports the scheme of the address."""
+    return scheme_of(address) == FILE or is_in_bucket(address)
+
+
 def is_in_bucket(address: str) -> bool:
     """Return True if the address belongs to a supported object store."""
     return scheme_of(address) in BUCKET_FORMS

@@ -16,6 +16,7 @@ from gc_assets.core.claims import find_table_location
 from gc_assets.core.errors import DecodingAborted, FormatError, StoreError, UndecodedTable, UnresolvedAddresses, UnresolvedContainer
 from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.core.objects import Objects
+from gc_assets.core.paths import is_of_known_scheme, scheme_of
 from gc_assets.engine.tables import report_parts
 from gc_assets.lakes.file_kinds import LOCATION_KINDS, Kind
 from gc_assets.lakes.protocol import Container, Lake, decode_batch
@@ -132,11 +133,13 @@ class Decode:
 
     def _read(self, task: dict[str, Any]) -> _ReadResult:
         try:
-            self.resolver.resolve_one(task["address"])
+            is_external = self.resolver.resolve_one(task["address"]) is None
         except FormatError as error:
             return _UnresolvedAddressError(str(error))  # readers may resolve the address to different objects
         except StoreError as error:
             return OSError(str(error))
+        if is_external and not is_of_known_scheme(task["address"]):
+            return _UnresolvedAddressError(f"this release does not read the scheme {scheme_of(task['address'])}")
         try:
             return self.objects.read_identified(task["address"])
         except OSError as error:
@@ -162,6 +165,10 @@ class Decode:
             if isinstance(result, _UnresolvedAddressError):
                 reason = f"{task['kind']} {task['address']} cannot be found: {result}"
                 yield task, result, UnresolvedContainer(f"{reason}. Commit its table again with another address, or drop it")
+                continue
+            if isinstance(result, IsADirectoryError):
+                reason = f"{task['kind']} {task['address']} is a directory. Commit its table again with another address, or drop it"
+                yield task, result, UndecodedTable(reason, [find_table_location(f"{task['address'].rstrip('/')}/")])
                 continue
             if isinstance(result, OSError):
                 yield task, result, FormatError(f"{task['kind']} {task['address']} cannot be read: {result}")
@@ -254,9 +261,14 @@ class _DecodedWriter:
             columns = [pa.repeat(pa.scalar(task["address"]), len(addresses)), addresses]
             self._segment.add(UNRESOLVED_SIDE, pa.RecordBatch.from_arrays(columns, schema=UNRESOLVED))
         if isinstance(error, UnresolvedContainer):
-            # The location is recorded as known, although it is not part of any storage.
-            row = {"container": task["address"], "address": find_table_location(task["address"]), "storage": None, "key": None}
-            self._segment.add(UNREAD_LOCATIONS_SIDE, pa.RecordBatch.from_pylist([row], schema=UNREAD_LOCATIONS))
+            # The location is recorded as known, although it is not part of any storage. If it is a
+            # storage under another name, the directory has the same path there.
+            location = find_table_location(task["address"])
+            rows = [{"container": task["address"], "address": location, "storage": None, "key": None}]
+            for storage, key in self._resolver.find_namesakes(location):
+                found = {"address": self._resolver.address(storage, key), "storage": storage, "key": key}
+                rows.append({"container": task["address"], **found})
+            self._segment.add(UNREAD_LOCATIONS_SIDE, pa.RecordBatch.from_pylist(rows, schema=UNREAD_LOCATIONS))
         if isinstance(error, UndecodedTable):
             located = list(_locate_each(error.locations, self._resolver))
             rows = [{"container": task["address"], "address": address, "storage": storage, "key": key} for address, storage, key in located]

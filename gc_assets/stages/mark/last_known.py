@@ -168,7 +168,8 @@ def shield_directories(containers: pa.Table, named: pa.Table) -> pa.Table:
         for row in others
         if row["storage"] is not None
     ]
-    return pa.Table.from_pylist(shields, CLAIMS)
+    # Thousands of commits may name metadata in the same directory.
+    return pa.Table.from_pylist(list({(row["storage"], row["key"]): row for row in reversed(shields)}.values()), CLAIMS)
 
 
 def unreadable_root_rows(roots: pa.Table, *, in_full: bool) -> pa.Table:

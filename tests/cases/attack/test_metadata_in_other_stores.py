@@ -61,7 +61,7 @@ def test_manifest_list_in_another_store_makes_only_its_table_unreadable(spark: S
 
 
 @pytest.mark.parametrize("is_dropped", [False, True], ids=["current", "dropped"])
-def test_nessie_content_in_another_store_stops_no_other_lake(spark: SparkSession, nessie: Server, tmp_path: Path, is_dropped: bool) -> None:
+def test_nessie_content_in_another_store_is_unreadable_alone(spark: SparkSession, nessie: Server, tmp_path: Path, is_dropped: bool) -> None:
     house = Lakehouse(spark, tmp_path, now=next_noon(days=2), settings={"gates": {"max_delete_share": 1.0}})
     lake, builder = LakeBuilder(house.root), NessieBuilder(nessie.uri, house.warehouse)
     good = lake.table("db.good", LONG_AGO)
@@ -77,7 +77,7 @@ def test_nessie_content_in_another_store_stops_no_other_lake(spark: SparkSession
     house.lakes = [lake.config(), builder.config(retention={"default": "30d"})]
     header = house.plan()
     (unreadable,) = header.unreadable
-    assert (unreadable.lake, unreadable.is_whole_lake) == ("shop", True)
+    assert (unreadable.lake, unreadable.table_name) == ("shop", "shop.bad")
     assert "oss://bucket/bad/metadata/1.metadata.json" in unreadable.why
     assert set(house.planned_actions()) == garbage
 

@@ -1,18 +1,20 @@
 """One commit with an address that cannot be resolved makes its content unreadable, and never ends the runs of all lakes.
 
-Such a commit may never leave the log. Writers make one with a relative `warehouse`, with `..` in a location, or with a path through a
-link that leads to itself. The text of a SQL function is no address.
+Such a commit may never leave the log. Writers make one with a relative `warehouse`, with `..` in a location, with a scheme that no store
+supports, or with a directory as the metadata file. The text of a SQL function is no address.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from gc_assets.core.plan import PlanHeader
+from gc_assets.stages.records.set_aside import set_table_aside
 from tests.dates import next_noon
 from tests.depth import in_turn
 from tests.lakes.iceberg.builder import LakeBuilder
@@ -29,13 +31,16 @@ FUNCTION = {"type": "UDF", "dialect": "SPARK", "sqlText": "/* see lib/../udf.sql
 class Runs:
     """Runs with the commits on a branch, and after the contents were dropped and expired.
 
+    `near` is the garbage of tables in the directories of two addresses.
     `notes` are those of the last one.
     """
 
     addresses: dict[str, str]
     garbage: set[str]
+    near: set[str]
     first: PlanHeader
     planned: set[str]
+    set_aside: PlanHeader
     last: PlanHeader
     planned_last: set[str]
     notes: list[str]
@@ -55,12 +60,18 @@ def runs(spark: SparkSession, nessie_server: Server, tmp_path_factory: pytest.Te
     table = other.table("db.t", days_ago(40))
     table.append(days_ago(30))
     garbage = {house.key(path) for path in table.leftovers(days_ago(20))}
+    near = [other.table(f"db.{name}", days_ago(40)) for name in ("u", "v")]
+    of_near = [{house.key(path) for path in table.leftovers(days_ago(20))} for table in near]
+    folders = [min(keys).partition("/data/")[0] for keys in of_near]
     name = "db/odd/metadata/00000-a.metadata.json"
     addresses = {
         "relative": f"warehouse/{name}",
         "parent": f"file://{house.warehouse}/x/../{name}",
         "host": f"file://nas{house.warehouse}/{name}",
         "empty": "",
+        "hdfs": "hdfs://nn:8020/warehouse/db/far/metadata/00000-a.metadata.json",
+        "web": f"http://gateway:9000/bucket/{folders[0]}/metadata/00000-a.metadata.json",
+        "directory": f"file://{house.warehouse}/{folders[1]}/metadata",
     }
     builder.branch("experiment")
     for number, (key, address) in enumerate(addresses.items()):
@@ -68,10 +79,15 @@ def runs(spark: SparkSession, nessie_server: Server, tmp_path_factory: pytest.Te
     builder.put(["function"], FUNCTION, "experiment")
     house.lakes = [builder.config(retention={"default": "1"}), other.config("sales")]
     first, planned = house.plan(), set(house.planned_actions())
+    for key in addresses:
+        set_table_aside(house.config, house.clock, key, "ops")
+    house.now += timedelta(hours=1)
+    set_aside = house.plan()
     builder.commit([delete([key]) for key in addresses], "experiment")
     house.now = next_noon(days=31)
     last = house.plan()
-    return Runs(addresses, garbage, first, planned, last, set(house.planned_actions()), house.summary("live_files", "shop")["notes"])
+    notes = house.summary("live_files", "shop")["notes"]
+    return Runs(addresses, garbage, set().union(*of_near), first, planned, set_aside, last, set(house.planned_actions()), notes)
 
 
 def test_only_the_contents_are_unreadable(runs: Runs) -> None:
@@ -90,10 +106,20 @@ def test_garbage_of_other_tables_and_lakes_is_planned(runs: Runs) -> None:
     assert any(key.startswith("db/good") for key in runs.planned)
 
 
+def test_directory_of_an_address_is_protected_in_every_storage(runs: Runs) -> None:
+    assert len(runs.near) > 2
+    assert not runs.near & runs.planned
+    assert runs.near <= runs.planned_last
+
+
+def test_each_content_can_be_set_aside(runs: Runs) -> None:
+    assert {item.table_name for item in runs.set_aside.unreadable if item.set_aside is not None} == set(runs.addresses)
+
+
 def test_no_content_is_unreadable_after_its_commits_expired(runs: Runs) -> None:
     assert list(runs.last.unreadable) == []
     assert runs.planned <= runs.planned_last
-    assert any("4 metadata objects of expired history cannot be read" in note for note in runs.notes)
+    assert any("7 metadata objects of expired history cannot be read" in note for note in runs.notes)
 
 
 def test_text_of_a_function_protects_nothing(runs: Runs) -> None:
