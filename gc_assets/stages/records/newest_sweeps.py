@@ -2,7 +2,7 @@
 
 A sweep counts if the plan that used it is not historical, and was not made in the future. Real runs
 ignore sweeps of rehearsals, and rehearsals ignore those of real runs. Refused plans count, because
-their sweeps still found what they record.
+their sweeps still found what they record. The same applies to runs that ended before their plan.
 """
 
 from __future__ import annotations
@@ -41,10 +41,22 @@ def find_newest_sweep(context: RunContext, storage_name: str) -> PublishedTable 
     newest_first = sorted(plans, key=lambda plan: (plan.run.run_date, plan.run.entry.created_at, plan.run.run_id), reverse=True)
     sweeps = (open_sweep(context, storage_name, context.state.open(plan.run)) for plan in newest_first)
     swept = next((sweep for sweep in sweeps if sweep is not None), None)
+    if swept is not None:
+        swept = _find_unplanned(context, storage_name, swept) or swept
     own = context.find(ORPHAN_FILES, storage_name) if context.verification_id is None else None
     if own is None or _is_in_future(context, own.receipt.created_at):
         return swept
     return own if swept is None or own.receipt.run_date >= swept.receipt.run_date else swept
+
+
+def _find_unplanned(context: RunContext, storage_name: str, planned: PublishedTable) -> PublishedTable | None:
+    """Return a newer sweep of the same run date whose run ended before its plan, or None."""
+    current = context.state.current(storage_name, ORPHAN_FILES.name, planned.receipt.run_date)
+    if current is None or current.receipt.created_at <= planned.receipt.created_at or _is_in_future(context, current.receipt.created_at):
+        return None
+    plans = [plan for plan in list_plans(context.config, storage_name, empty=True) if plan.run.run_date == planned.receipt.run_date]
+    used = [open_sweep(context, storage_name, context.state.open(plan.run)) for plan in plans]
+    return None if current.receipt.run_id in {sweep.receipt.run_id for sweep in used if sweep is not None} else current
 
 
 def list_newest_sweeps(context: RunContext) -> Iterator[PublishedTable]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -11,6 +12,7 @@ from pyspark.sql import SparkSession
 from gc_assets.core.clock import Clock
 from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.records.newest_sweeps import find_newest_sweep, find_sweep, list_newest_sweeps
+from gc_assets.stages.sweep.orphan_files import orphan_files
 from tests.stages.lakehouse import NOW, STORAGE
 from tests.stages.test_dropped_tables import Shop
 
@@ -65,6 +67,21 @@ def test_plan_uses_the_sweep_of_its_run_and_an_apply_the_newest_one(runs: Runs) 
     plan, apply = runs.context(3, 1), runs.context(3, 1, verification_id="0123-1")
     found = {name: sweep.receipt.run_id for name, context in (("plan", plan), ("apply", apply)) if (sweep := find_sweep(context, STORAGE))}
     assert found == {"plan": runs.run_id(1), "apply": runs.run_id(2)}
+
+
+def test_sweep_of_a_run_that_ended_before_its_plan_counts(spark: SparkSession, tmp_path: Path) -> None:
+    shop = Shop(spark, tmp_path, "a")
+    shop.run(1)
+    house = shop.house
+    house.now = NOW + timedelta(days=1, hours=2)
+    orphan_files(spark, house.run_context(), STORAGE)
+    house.now = NOW + timedelta(days=3)
+    apply = replace(house.run_context(), verification_id="0123-1")
+    swept = house.run_context().state.require(STORAGE, "orphan_files", (NOW + timedelta(days=1)).date())
+    assert swept.receipt.created_at == NOW + timedelta(days=1, hours=2)
+    assert newest(apply) == swept.receipt.run_id
+    house.now = NOW + timedelta(days=1, hours=1)
+    assert newest(replace(house.run_context(), verification_id="0123-1")) != swept.receipt.run_id
 
 
 def test_real_run_ignores_rehearsals(runs: Runs) -> None:
