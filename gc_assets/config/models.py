@@ -388,6 +388,11 @@ class LakeConfig(_RecordOwner):
         return ""
 
     @property
+    def keeps_listed_snapshots(self) -> bool:
+        """True if all snapshots that live metadata lists are live."""
+        return True
+
+    @property
     def tolerates_missing_history(self) -> bool:
         """Whether old live commits may lack metadata without making the lake unreadable."""
         return False

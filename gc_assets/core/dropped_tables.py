@@ -89,6 +89,15 @@ class RememberedTable:
         return self.last_run or self.last_seen
 
     @property
+    def read_by_run_from(self) -> datetime:
+        """The earliest time at which that run may have read the first ref.
+
+        Records of earlier releases only contain `last_seen`, the freeze of the table's own lake.
+        That run may have frozen another lake shortly before.
+        """
+        return self.last_run or self.last_seen.replace(hour=0, minute=0, second=0, microsecond=0)
+
+    @property
     def claim_table(self) -> str:
         """The identity of the table in its claims."""
         return self.table_uuid if self.claims_by_uuid else f"urn:uuid:{self.table_uuid}"

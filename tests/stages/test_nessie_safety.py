@@ -335,6 +335,22 @@ def test_all_contents_with_unlisted_snapshots_are_unreadable(house: Lakehouse, b
     assert house.leftovers() == {key for key in garbage if key.startswith("db/other_")}
 
 
+@pytest.mark.parametrize("kept", ["refs", "none"])
+def test_listed_snapshot_that_is_not_kept_makes_the_lake_unreadable(house: Lakehouse, builder: NessieBuilder, kept: str) -> None:
+    main = builder.on()
+    main.new("db.t")
+    [first] = json.loads(metadata_of(builder, "db.t").read_text())["snapshots"]
+    main.append("db.t")
+    main.new("db.other").leftovers(LONG_AGO)
+    path, known = metadata_of(builder, "db.t"), builder.content(["db", "t"])
+    assert known is not None
+    document = json.loads(path.read_text())
+    path.write_text(json.dumps({**document, "snapshots": [first, *document["snapshots"]]}))
+    builder.commit([put(["db", "t"], {**known, "snapshotId": first["snapshot-id"]})])
+    house.lakes = [builder.config(retention=HEADS, keep_listed_snapshots=kept)]
+    assert f"db.t is at snapshot {first['snapshot-id']}" in read_error(house)
+
+
 @pytest.mark.parametrize("is_external", [True, False], ids=["external location", "claims of the lake"])
 def test_unlisted_snapshot_that_may_be_anywhere_makes_the_lake_unreadable(
     house: Lakehouse, builder: NessieBuilder, is_external: bool

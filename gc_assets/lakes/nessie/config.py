@@ -59,6 +59,10 @@ class NessieLakeConfig(LakeConfig):
         return "nessie ", re.sub(r"://[^/@]*@", "://", self.uri).rstrip("/")
 
     @property
+    def keeps_listed_snapshots(self) -> bool:
+        return self.keep_listed_snapshots == "all"
+
+    @property
     def tolerates_missing_history(self) -> bool:
         return self.missing_history == "tolerate"
 

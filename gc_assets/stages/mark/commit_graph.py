@@ -35,7 +35,7 @@ from gc_assets.engine.tables import (
     write_rows,
 )
 from gc_assets.lakes.protocol import Lake, as_incremental
-from gc_assets.stages.mark.commit_rows import ReadCommits, add_generations
+from gc_assets.stages.mark.commit_rows import ReadCommits, add_generations, keep_first_of_each_commit
 from gc_assets.stages.mark.lake_refs import freeze_without
 from gc_assets.stages.mark.resolution import resolve_content_roots
 from gc_assets.stages.records.newest_graphs import list_newest_graphs
@@ -231,12 +231,16 @@ class _KnownCommits:
     def read(self, state: State) -> pa.Table:
         """Read the reused commits into memory."""
         rows = read_parts(state.files, list(_paths(self.graphs)), COMMIT_GRAPH.schema)
+        if len(self.graphs) > 1:
+            rows = keep_first_of_each_commit(rows)
         known = rows if self.tables is None else rows.filter(pc.is_in(rows.column("table_uuid"), self.tables))
         return pa.Table.from_batches(resolve_content_roots(iter(known.to_batches()), self.resolver), known.schema)
 
     def read_frame(self, spark: SparkSession, state: State) -> DataFrame:
         sizes = [part.size_bytes for graph in self.graphs for part in graph.parts()]
         rows = read_paths(spark, state.files, COMMIT_GRAPH.schema, list(_paths(self.graphs)), sizes=sizes)
+        if len(self.graphs) > 1:
+            rows = rows.dropDuplicates(["table_uuid", "commit_id"])
         if self.tables is not None:
             tables = frame_from_arrow(spark, pa.table({"table_uuid": self.tables}))
             rows = rows.join(F.broadcast(tables), "table_uuid", "left_semi").select(*rows.columns)

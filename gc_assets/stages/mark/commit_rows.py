@@ -181,6 +181,13 @@ def _split_by_table(graph: pa.Table) -> Iterator[pa.Table]:
             yield group.slice(start, end - start)
 
 
+def keep_first_of_each_commit(rows: pa.Table) -> pa.Table:
+    """Keep one row per commit, for rows of several graphs of a lake whose commits never change."""
+    ids = pc.binary_join_element_wise(pc.fill_null(rows.column("table_uuid"), ""), rows.column("commit_id"), "\x1f")
+    _, first = np.unique(ids.combine_chunks().dictionary_encode().indices.to_numpy(), return_index=True)
+    return rows.take(pa.array(np.sort(first)))
+
+
 def merge_commits(rows: pa.Table) -> pa.Table:
     """Merge rows that repeat a commit of the same table, and unite their parents and content roots.
 

@@ -46,6 +46,7 @@ class RootTables:
         edited: True if plans edit the lake's history.
         contents: Parts of `live_contents`, or None for lakes without it.
         tolerant: If True, only the contents of heads must exist.
+        keeps_listed: If True, all snapshots that live metadata lists are live.
         metadata_claims: Addresses of claims on metadata (`FileTraits.metadata_directory`). If there
             are any, the containers of expired commits stay live, and only their entries are
             garbage.
@@ -59,6 +60,7 @@ class RootTables:
     edited: bool
     contents: tuple[str, ...] | None = None
     tolerant: bool = False
+    keeps_listed: bool = True
     metadata_claims: tuple[str, ...] = ()
 
 
@@ -82,6 +84,7 @@ def open_root_tables(context: RunContext, lake_name: str, inputs: dict[str, Publ
         context.kind(lake_name).edits_history,
         tuple(inputs[LIVE_CONTENTS.name].paths()) if LIVE_CONTENTS.name in inputs else None,
         context.config.lake(lake_name).tolerates_missing_history,
+        context.config.lake(lake_name).keeps_listed_snapshots,
         tuple(filter(traits.is_metadata_claim, claims)),
     )
 

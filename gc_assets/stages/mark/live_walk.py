@@ -318,8 +318,9 @@ class LiveWalk:
     ) -> pa.Table:
         """Make contents unreadable if their metadata does not list a snapshot that a commit names.
 
-        If the metadata names no location in a storage, or the lake has claims of its own, the
-        snapshot's files may be anywhere, so the whole lake is unreadable.
+        If the metadata names no location in a storage, some listed snapshots are not live, or the
+        lake has claims of its own, the snapshot's files may be anywhere, so the whole lake is
+        unreadable.
 
         Returns:
             Shields around the metadata (columns `CLAIMS`).
@@ -337,9 +338,10 @@ class LiveWalk:
     def _find_located(self, addresses: Collection[str]) -> Collection[str]:
         """Return decoded metadata files that name a location in a storage.
 
-        If the lake has claims of its own, the result is empty.
+        The result is empty if the lake has claims of its own. It is also empty if some listed
+        snapshots are not live, because the snapshot may be one of them and use files anywhere.
         """
-        if not addresses or self._has_own_claims():
+        if not addresses or not self.roots.keeps_listed or self._has_own_claims():
             return ()
         locations = read_parts(self.roots.files, list(self.cache.locations), LOCATIONS)
         is_inside = pc.and_(pc.equal(locations.column("kind"), Kind.TABLE_LOCATION), pc.is_valid(locations.column("storage")))

@@ -763,7 +763,7 @@ class DroppedFinder:
         directories = pc.replace_substring_regex(keys, "[^/]*$", "").dictionary_encode()
         claimed = pa.array(map(self.present_ages.of_directory, directories.dictionary.to_pylist()), modified.type)
         since = claimed.take(directories.indices)
-        runs = [item.table.read_by_run_at for item in self.found.tables]
+        runs = [item.table.read_by_run_from for item in self.found.tables]
         is_later = pc.greater_equal(since, pa.array(runs, modified.type).take(index))
         return pc.fill_null(pc.and_(is_later, pc.less(modified, since)), False)
 

@@ -16,7 +16,7 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_rows
 from gc_assets.lakes.iceberg.config import IcebergLakeConfig
 from gc_assets.stages.mark.commit_graph import commit_graph
-from gc_assets.stages.mark.commit_rows import add_generations, merge_commits
+from gc_assets.stages.mark.commit_rows import add_generations, keep_first_of_each_commit, merge_commits
 from gc_assets.stages.mark.lake_refs import lake_refs, read_frozen_refs
 from gc_assets.state.schemas import COMMIT_GRAPH, LAKE_REFS
 from tests.stages.lakehouse import NOW, Lakehouse
@@ -41,6 +41,13 @@ def test_all_parents_that_any_name_lists_are_parents() -> None:
 def test_parents_that_all_names_list_do_not_differ() -> None:
     [row] = merge_commits(rows_of({"parents": ["1"]}, {"parents": ["1"], "content_roots": []})).to_pylist()
     assert (row["parents"], row["parents_differ"]) == (["1"], False)
+
+
+def test_commit_of_two_graphs_is_kept_once_per_table() -> None:
+    rows = rows_of({"message": "first"}, {"table_uuid": None}, {"message": "again"}, {"table_uuid": None}, {"commit_id": "3"})
+    found = keep_first_of_each_commit(rows).select(["table_uuid", "commit_id", "message"]).to_pylist()
+    assert [tuple(row.values()) for row in found] == [("u", "2", "first"), (None, "2", None), ("u", "3", None)]
+    assert keep_first_of_each_commit(rows.slice(0, 0)).num_rows == 0
 
 
 def test_generation_follows_a_parent_that_only_the_second_name_lists() -> None:

@@ -68,9 +68,13 @@ def test_adopted_file_waits_if_no_table_is_dropped_any_more() -> None:
     "since, is_alone",
     [(None, False), (START - timedelta(microseconds=1), False), (START, True), (START + timedelta(days=1), True)],
 )
-def test_older_file_belongs_to_the_dropped_table_alone_if_the_claim_is_newer(since: datetime | None, is_alone: bool) -> None:
+@pytest.mark.parametrize("last_run", [START, None], ids=["recorded", "earlier release"])
+def test_older_file_belongs_to_the_dropped_table_alone_if_the_claim_is_newer(
+    since: datetime | None, is_alone: bool, last_run: datetime | None
+) -> None:
+    """Without a recorded run, the start of the day counts on which the table was seen."""
     gone_since = START + timedelta(days=2)
-    table = RememberedTable("red", "u1", None, "red", ("t/",), START + timedelta(hours=12), gone_since=gone_since, last_run=START)
+    table = RememberedTable("red", "u1", None, "red", ("t/",), START + timedelta(hours=12), gone_since=gone_since, last_run=last_run)
     rules = ForeignRules(Claims({}), {}, ages=ClaimAges({"t/": {"u2": since}}))
     found = DroppedPrefixes((DroppedTable(table, waits_for="its time"),), frozenset({"t/"}))
     finder = DroppedFinder.of(found, None, rules, NO_ADOPTED_FILES)
