@@ -327,8 +327,7 @@ class _Verdict:
         if self.root is not None and not is_own and not self._accepts(modified, self.root, of_tables=False):
             return OTHER_FORMAT
         since = self.since if is_own else self.seen
-        is_older = modified is None or is_remembered or (since is not None and modified < since)
-        if since is not None and is_older and not self._accepts(modified):
+        if since is not None and (modified is None or is_remembered or modified < since) and not self._accepts(modified):
             return NEW_CLAIM
         of_tables = self.hidden is not None  # the location of a dead table may be a hidden directory
         if (self.hidden is not None or is_hidden) and not self._accepts(modified, self.hidden or "", of_tables=of_tables):

@@ -301,8 +301,8 @@ def _compare_copies(spark: SparkSession, inputs: PlanInputs, copies: DataFrame, 
     present = listed.groupBy("key").agg(F.max("etag").alias("listed_etag"), F.max_by("version_id", "etag").alias("_version"))
     is_same = (F.col("listed_etag") == F.col("etag")) & (F.col("_version") == F.col("version_id"))
     # An apply may have hidden the version after this run listed it.
-    is_hidden = (F.col("quarantine") == "versioned") & (F.col("quarantined_at") < F.lit(inputs.frozen_at))
-    return owned.join(present, "key", "left").withColumn("is_visible", F.coalesce(is_same & is_hidden, F.lit(False))).drop("_version")
+    is_earlier = (F.col("quarantine") == "versioned") & (F.col("quarantined_at") < F.lit(inputs.frozen_at - inputs.clock_lead))
+    return owned.join(present, "key", "left").withColumn("is_visible", F.coalesce(is_same & is_earlier, F.lit(False))).drop("_version")
 
 
 def _quarantine_rows(copies: DataFrame, *, purge: Column, is_deferred: Column) -> DataFrame:

@@ -158,9 +158,11 @@ class VerificationMark:
         live_again, in_history = "concat('live again: lake ', lake, ' needs it')", "concat('the history of lake ', lake, ' reaches it')"
         keys = grouped.selectExpr("key", f"if(is_live, {live_again}, {in_history}) as needed", "is_live")
         has_dropped = DROPPED in self.rows.plan.header.by_reason
-        load = lambda: self.rows.frame  # noqa: E731
-        keys = add_deferred_rows(keys, load, self.context, self.storage, self.live, self.refs, has_dropped=has_dropped)
-        return add_foreign_rows(keys, load, self.foreign.prefixes, self.foreign.doubtful)
+        keys = add_deferred_rows(keys, self._load_rows, self.context, self.storage, self.live, self.refs, has_dropped=has_dropped)
+        return add_foreign_rows(keys, self._load_rows, self.foreign.prefixes, self.foreign.doubtful)
+
+    def _load_rows(self) -> DataFrame:
+        return self.rows.frame
 
 
 def make_verification_mark(

@@ -43,6 +43,7 @@ from gc_assets.stages.mark.object_sizes import read_sizes
 from gc_assets.stages.mark.pending_containers import FindPending
 from gc_assets.stages.mark.resolution import are_links_unchanged, find_resolvable, resolve_segments
 from gc_assets.stages.mark.unread_tables import list_unread_tables, unread_reasons
+from gc_assets.stages.records.newest_sweeps import is_in_future
 from gc_assets.state.index import PastRun
 from gc_assets.state.journal import PublishedTable, State, TableRun
 from gc_assets.state.parts import read_parts
@@ -318,7 +319,7 @@ def _rewritten_paths(context: RunContext) -> Iterator[str]:
     """
     for storage in context.config.storages:
         sweeps = context.state.history(storage.name, ORPHAN_FILES.name)
-        past = [run for run in sweeps if run.entry.created_at <= context.clock.now()]
+        past = [run for run in sweeps if not is_in_future(context, run.entry.created_at)]
         last = max(past, key=lambda run: (run.entry.created_at, run.run_id), default=None)
         if last is not None and last.summary(SweepSummary).rewritten:
             yield from context.state.open(last).paths(REWRITTEN_SIDE)

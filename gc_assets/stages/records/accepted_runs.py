@@ -1,7 +1,7 @@
 """Find the last accepted run, which later runs use as their baseline.
 
 A run is accepted if its plan passed the gates `live_drop` and `lakes_present`, or was approved with
-overrides for them. A refused run never becomes the baseline, even if the next run has the same
+an override of `live_drop`. A refused run never becomes the baseline, even if the next run has the same
 result. If several runs of one run date each lose a few files, the losses are added up, unless a
 user has approved one of these runs. If a lake is removed on purpose, a user can record this.
 """

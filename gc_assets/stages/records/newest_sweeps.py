@@ -44,7 +44,7 @@ def find_newest_sweep(context: RunContext, storage_name: str) -> PublishedTable 
     if swept is not None:
         swept = _find_unplanned(context, storage_name, swept) or swept
     own = context.find(ORPHAN_FILES, storage_name) if context.verification_id is None else None
-    if own is None or _is_in_future(context, own.receipt.created_at):
+    if own is None or is_in_future(context, own.receipt.created_at):
         return swept
     return own if swept is None or own.receipt.run_date >= swept.receipt.run_date else swept
 
@@ -52,7 +52,7 @@ def find_newest_sweep(context: RunContext, storage_name: str) -> PublishedTable 
 def _find_unplanned(context: RunContext, storage_name: str, planned: PublishedTable) -> PublishedTable | None:
     """Return a newer sweep of the same run date whose run ended before its plan, or None."""
     current = context.state.current(storage_name, ORPHAN_FILES.name, planned.receipt.run_date)
-    if current is None or current.receipt.created_at <= planned.receipt.created_at or _is_in_future(context, current.receipt.created_at):
+    if current is None or current.receipt.created_at <= planned.receipt.created_at or is_in_future(context, current.receipt.created_at):
         return None
     plans = [plan for plan in list_plans(context.config, storage_name, empty=True) if plan.run.run_date == planned.receipt.run_date]
     used = [open_sweep(context, storage_name, context.state.open(plan.run)) for plan in plans]
@@ -75,7 +75,7 @@ def list_comparable_plans(context: RunContext, storage_name: str) -> list[Listed
         if not plan.header.historical
         and plan.header.rehearsal == context.clock.is_rehearsal
         # An equal plan keeps its first header, although a later run made it again.
-        and not _is_in_future(context, min(plan.header.created_at, plan.run.entry.created_at))
+        and not is_in_future(context, min(plan.header.created_at, plan.run.entry.created_at))
     ]
 
 
@@ -87,6 +87,6 @@ def open_sweep(context: RunContext, storage_name: str, plan: PublishedTable) -> 
     return None if run is None else context.state.open(run)
 
 
-def _is_in_future(context: RunContext, created_at: datetime) -> bool:
+def is_in_future(context: RunContext, created_at: datetime) -> bool:
     """Check whether a clock that is not this one's made a table, such as one that was days ahead."""
     return created_at - context.clock.now() > MAX_SKEW

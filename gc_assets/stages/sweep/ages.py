@@ -54,7 +54,8 @@ class Ages:
         lakes: dict[str, LakeAge] = {}
         for table in refs:
             summary, kind = table.summary(LakeRefsSummary), context.kind(table.receipt.owner)
-            own = shift(summary.frozen_at - lead, -seconds(summary.min_age_seconds))
+            frozen_at = min(summary.frozen_at, context.clock.now())  # another host may have frozen the lake
+            own = shift(frozen_at - lead, -seconds(summary.min_age_seconds))
             lakes[table.receipt.owner] = LakeAge(min(cutoff, own), kind.files.named_times)
         return cls(cutoff, lakes)
 

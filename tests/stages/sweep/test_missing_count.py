@@ -104,7 +104,7 @@ def publish_lakes(spark: SparkSession, root: Path, *live: Sequence[str]) -> Live
     lakes = tuple(context.config.lakes[0].model_copy(update={"name": name}) for name in "ab")
     context = replace(context, config=context.config.model_copy(update={"lakes": lakes}))
     named = zip("ab", live, strict=True)
-    tables = [publish_live_set(context, lake, {STORAGE: keys, "other": ["elsewhere"]}) for lake, keys in named]
+    tables = [publish_live_set(context, lake, {STORAGE: keys, "other": ["unlisted/file"]}) for lake, keys in named]
     return LiveKeys.of(spark, context, STORAGE, tables)
 
 
