@@ -229,6 +229,20 @@ class State:
         """Open the table of a run, and check that its receipt matches the index."""
         return self._read(run.path, run.entry.receipt_sha256, INDEX)
 
+    def open_input(self, table: PublishedTable, group: str, asset: str) -> PublishedTable | None:
+        """Open one of the tables that a published table was computed from.
+
+        Returns:
+            The input, or None if it is not in the state any more.
+
+        Raises:
+            StateError: If the input is damaged.
+        """
+        name = f"{group}/{asset}/"
+        run_id = next((text.partition(":")[0] for path, text in table.receipt.inputs.items() if path.startswith(name)), None)
+        run = next((run for run in self.history(group, asset) if run.run_id == run_id), None)
+        return None if run is None else self.open(run)
+
     def runs(self, group: str, asset: str) -> Iterator[PublishedTable]:
         """Open every finished run, which takes a few requests for each.
 

@@ -46,7 +46,7 @@ from gc_assets.stages.delete.revalidate import REFUSED
 from gc_assets.stages.delete.uploads import abort_uploads, end_uploads
 from gc_assets.stages.delete.verification import PlanRows, VerificationMark, verification_context
 from gc_assets.stages.mark.snapshot_history import snapshot_history
-from gc_assets.stages.records.ledger import IN_PLACE, quarantine_ledger
+from gc_assets.stages.records.ledger import IN_PLACE, UNVERSIONED, quarantine_ledger
 from gc_assets.stages.records.plans import StoredPlan, record_finished
 from gc_assets.stages.records.quarantine_clock import quarantine_clock
 from gc_assets.stages.records.verified_tables import HistoryName
@@ -355,9 +355,9 @@ def _add_recorded(rows: DataFrame, waiting: DataFrame, plan_id: str) -> DataFram
     """Add a column `_recorded`, which explains that another plan has quarantined the object."""
     others = waiting.filter(F.col("held_quarantine").isin(*IN_PLACE) & (F.col("source_plan_id") != plan_id))
     reason = F.concat(F.lit("in quarantine already by plan "), F.substring(F.min("source_plan_id"), 1, 12))
-    version = F.coalesce("held_version_id", F.lit("")).alias("_version")
-    recorded = others.groupBy("key", F.col("held_etag").alias("etag"), version).agg(reason.alias("_recorded"))
-    return rows.withColumn("_version", F.coalesce("version_id", F.lit(""))).join(recorded, ["key", "etag", "_version"], "left")
+    held, planned = (F.coalesce(F.nullif(name, F.lit(UNVERSIONED)), F.lit("")) for name in (F.col("held_version_id"), F.col("version_id")))
+    recorded = others.groupBy("key", F.col("held_etag").alias("etag"), held.alias("_version")).agg(reason.alias("_recorded"))
+    return rows.withColumn("_version", planned).join(recorded, ["key", "etag", "_version"], "left")
 
 
 def _is_one_of(histories: Collection[HistoryName]) -> Column:

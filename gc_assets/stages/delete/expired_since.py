@@ -249,13 +249,10 @@ def find_input(context: RunContext, table: PublishedTable, wanted: Table, lake: 
     """Open one of the tables that a published table was computed from.
 
     Returns:
-        The input, or None if the state no longer contains it.
+        The input, or None if it is damaged, or not in the state any more.
     """
-    name = f"{lake}/{wanted.name}/"
-    run_id = next((text.partition(":")[0] for path, text in table.receipt.inputs.items() if path.startswith(name)), None)
-    run = next((run for run in context.state.history(lake, wanted.name) if run.run_id == run_id), None)
     try:
-        return context.state.open(run) if run is not None else None
+        return context.state.open_input(table, lake, wanted.name)
     except StateError:
         return None
 

@@ -64,6 +64,10 @@ QUARANTINED_COPY: Final = pa.schema(
 # Modes in which the bytes of an object stay at its key, even if they are hidden.
 IN_PLACE: Final = ("deferred", "versioned")
 
+# The version of an object that was written without versioning, if the bucket has versioning now.
+# Before that, the version of the same object is missing.
+UNVERSIONED: Final = "null"
+
 # Maximum number of log entries to hold in memory, which take up about 500 MB.
 SHARE_ROWS: Final = 1_000_000
 REMOVED_DDL: Final = "key string, etag string"
@@ -135,8 +139,10 @@ def _ends_in_place(settled: pa.Table) -> pa.ChunkedArray:
 
 
 def _name_objects(entries: pa.Table) -> pa.ChunkedArray:
-    columns = [entries.column(name) for name in ("key", "etag", "version_id")]
-    return pc.binary_join_element_wise(*columns, "\n", null_handling="replace", null_replacement="")
+    version = pc.replace_substring_regex(entries.column("version_id"), f"^{UNVERSIONED}$", "")
+    return pc.binary_join_element_wise(
+        entries.column("key"), entries.column("etag"), version, "\n", null_handling="replace", null_replacement=""
+    )
 
 
 def copies_in_quarantine(entries: pa.Table) -> pa.Table:

@@ -81,10 +81,7 @@ def list_comparable_plans(context: RunContext, storage_name: str) -> list[Listed
 
 def open_sweep(context: RunContext, storage_name: str, plan: PublishedTable) -> PublishedTable | None:
     """Return the sweep on which a plan is based, or None if it was pruned."""
-    reference = next((value for name, value in plan.receipt.inputs.items() if name.startswith(f"{storage_name}/{ORPHAN_FILES.name}/")), "")
-    run_id = reference.partition(":")[0]
-    run = next((run for run in context.state.history(storage_name, ORPHAN_FILES.name) if run.run_id == run_id), None)
-    return None if run is None else context.state.open(run)
+    return context.state.open_input(plan, storage_name, ORPHAN_FILES.name)
 
 
 def is_in_future(context: RunContext, created_at: datetime) -> bool:

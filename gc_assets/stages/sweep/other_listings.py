@@ -36,7 +36,10 @@ def list_claiming_lakes(context: RunContext, tables: Sequence[PublishedTable]) -
 
 def find_listing_time(context: RunContext, sweep: PublishedTable) -> datetime | None:
     """Return when the objects of a sweep were listed, or None if the time is unknown."""
-    inventory = context.state.current(sweep.receipt.owner, STORAGE_INVENTORY.name, sweep.receipt.run_date)
+    state, owner = context.state, sweep.receipt.owner
+    inventory = state.open_input(sweep, owner, STORAGE_INVENTORY.name)
+    if inventory is None:  # an earlier release pruned it
+        inventory = state.current(owner, STORAGE_INVENTORY.name, sweep.receipt.run_date)
     return None if inventory is None else inventory.summary(StorageInventorySummary).as_of
 
 

@@ -120,6 +120,14 @@ def test_end_of_one_record_of_an_object_ends_all_its_records(context: RunContext
     assert copies(read_quarantine(context.state, STORAGE)).keys() == {("a", "p4")}
 
 
+def test_object_is_the_same_before_and_after_its_bucket_gets_versioning(context: RunContext) -> None:
+    """S3 then returns the version `null` for objects that were written before."""
+    before, after = ({"etag": "e", "version_id": version, "quarantine": "deferred"} for version in (None, "null"))
+    publish_log(context, log_row("a", "quarantine", "p1", **before), log_row("a", "quarantine", "p2", minutes=5, **after))
+    publish_log(context, log_row("a", "restore", "r1", minutes=9, source="p2", **after))
+    assert read_quarantine(context.state, STORAGE).num_rows == 0
+
+
 @pytest.mark.parametrize("other", [{"etag": "f"}, {"version_id": "v2"}, {"quarantine": "trash"}, {"key": "b"}])
 def test_end_of_a_record_does_not_end_those_of_other_objects(context: RunContext, other: dict[str, str]) -> None:
     """Each plan has its own copy in the trash."""

@@ -13,6 +13,10 @@ from gc_assets.core.clock import Clock
 from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.records.newest_sweeps import find_newest_sweep, find_sweep, list_newest_sweeps
 from gc_assets.stages.sweep.orphan_files import orphan_files
+from gc_assets.stages.sweep.other_listings import find_listing_time
+from gc_assets.stages.sweep.storage_inventory import storage_inventory
+from gc_assets.state.schemas import ORPHAN_FILES, STORAGE_INVENTORY
+from gc_assets.state.summaries import StorageInventorySummary
 from tests.stages.lakehouse import NOW, STORAGE
 from tests.stages.test_dropped_tables import Shop
 
@@ -82,6 +86,20 @@ def test_sweep_of_a_run_that_ended_before_its_plan_counts(spark: SparkSession, t
     assert newest(apply) == swept.receipt.run_id
     house.now = NOW + timedelta(days=1, hours=1)
     assert newest(replace(house.run_context(), verification_id="0123-1")) != swept.receipt.run_id
+
+
+def test_listing_time_of_a_sweep_is_that_of_its_own_listing(spark: SparkSession, tmp_path: Path) -> None:
+    shop = Shop(spark, tmp_path, "a")
+    shop.run(1)
+    house = shop.house
+    before = house.run_context()
+    swept = before.table(ORPHAN_FILES, STORAGE)
+    listed_at = find_listing_time(before, swept)
+    house.now = NOW + timedelta(days=1, hours=2)
+    storage_inventory(spark, house.run_context(), STORAGE)
+    assert listed_at is not None
+    assert house.run_context().table(STORAGE_INVENTORY, STORAGE).summary(StorageInventorySummary).as_of not in {None, listed_at}
+    assert find_listing_time(house.run_context(), swept) == listed_at
 
 
 def test_real_run_ignores_rehearsals(runs: Runs) -> None:
