@@ -44,6 +44,11 @@ class RewrittenLake(Lakehouse):
         toy.write(self.lake, "c1", None, days_ago(40), {file: b"bytes"}, "main")
         os.utime(self.lake / "manifests" / "c1.json", (at.timestamp(),) * 2)
 
+    def plan_at(self, day: float) -> PlanHeader:
+        """Make the run of a day, counted back from `NOW`."""
+        self.now = days_ago(day)
+        return self.plan()
+
     def sweep(self) -> PlanHeader:
         context = self.run_context()
         live_filter(self.spark, context, self.storage)
@@ -136,19 +141,14 @@ def test_metadata_lost_after_the_mark_defers_an_older_plan(house: RewrittenLake)
 def test_sweep_detects_rewritten_container_if_the_store_has_no_identities(house: RewrittenLake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without cached identities, the local store acts like a store that returns etags only in listings."""
     monkeypatch.setattr(LocalObjects, "cached_identity", lambda *_: None)
-    house.now = days_ago(5)
-    house.plan()
+    house.plan_at(5)
     house.write_commit("a", days_ago(35))
-    house.now = days_ago(4)
-    assert not house.plan().failed_gates, "other object, same bytes"
-    house.now = days_ago(3)
-    house.plan()
+    assert not house.plan_at(4).failed_gates, "other object, same bytes"
+    house.plan_at(3)
     assert house.decoded_counts("toys") == [1, 0, 1]
     house.write_commit("b", days_ago(34))
-    house.now = days_ago(2)
-    assert house.failed_gates(house.plan()) == {"metadata_present"}
-    house.now = days_ago(1)
-    assert not house.plan().failed_gates
+    assert house.failed_gates(house.plan_at(2)) == {"metadata_present"}
+    assert not house.plan_at(1).failed_gates
     assert house.planned_actions("toys/data/") == {}
     assert house.decoded_counts("toys") == [1, 0, 1, 0, 1]
 
@@ -156,13 +156,10 @@ def test_sweep_detects_rewritten_container_if_the_store_has_no_identities(house:
 def test_sweep_of_a_run_from_the_future_does_not_hide_rewritten_containers(house: RewrittenLake, monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock of one run was ahead, and was corrected afterwards."""
     monkeypatch.setattr(LocalObjects, "cached_identity", lambda *_: None)
-    house.now = days_ago(0)
-    house.plan()
+    house.plan_at(0)
     house.write_commit("b", days_ago(34))
-    house.now = days_ago(2)
-    assert house.failed_gates(house.plan()) == {"metadata_present"}
-    house.now = days_ago(1)
-    assert not house.plan().failed_gates
+    assert house.failed_gates(house.plan_at(2)) == {"metadata_present"}
+    assert not house.plan_at(1).failed_gates
 
 
 def test_container_of_earlier_release_with_new_length_is_rewritten(house: RewrittenLake, spark: SparkSession) -> None:
