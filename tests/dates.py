@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from datetime import UTC, datetime, timedelta
+from time import sleep
 
 
 def now_before_midnight(minutes: float) -> datetime:
@@ -11,7 +11,7 @@ def now_before_midnight(minutes: float) -> datetime:
     now, duration = datetime.now(UTC), timedelta(minutes=minutes)
     midnight = datetime.combine(now.date() + timedelta(days=1), datetime.min.time(), UTC)
     if now + duration >= midnight:
-        time.sleep((midnight - now).total_seconds() + 1)
+        sleep((midnight - now).total_seconds() + 1)
     return datetime.now(UTC)
 
 

@@ -25,7 +25,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> type[datetime]:
         FrozenDatetime.at += timedelta(seconds=seconds)
 
     monkeypatch.setattr(dates, "datetime", FrozenDatetime)
-    monkeypatch.setattr(dates.time, "sleep", sleep)
+    monkeypatch.setattr(dates, "sleep", sleep)  # not time.sleep: threads of earlier tests may call it
     return FrozenDatetime
 
 
