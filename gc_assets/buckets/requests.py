@@ -49,7 +49,7 @@ class PerProcess(Generic[_P, _R]):
 @PerProcess
 def get_rate_limiter(settings: StoreSettings) -> RateLimiter:
     """Return the rate limiter that all requests of this process with these settings share."""
-    return RateLimiter(settings.requests_per_second)
+    return RateLimiter(settings.max_requests_per_second)
 
 
 def count_request(settings: StoreSettings, kind: Kind) -> None:

@@ -55,24 +55,9 @@ class StoreSettings(Model):
     def __hash__(self) -> int:
         return hash((type(self), self.model_dump_json()))
 
-    @property
-    def server(self) -> str | None:
-        """The address of the server, or None to use the cloud provider."""
-        return self.endpoint
-
     def server_of_environment(self) -> str | None:
         """Return the server that the client library finds in the environment, if any."""
         return None
-
-    @property
-    def is_read_only(self) -> bool:
-        """Whether nothing can be changed, because the connection has no credentials."""
-        return self.anonymous
-
-    @property
-    def requests_per_second(self) -> float | None:
-        """The request rate that all processes together may reach, or None for no limit."""
-        return self.max_requests_per_second
 
     def usd_per_million(self, kind: Kind) -> float | None:
         """Return the price of a million requests, if it is known."""

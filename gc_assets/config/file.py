@@ -86,5 +86,5 @@ def _check_state(config: Config, path: Path) -> None:
     except UsageError as error:
         raise UsageError(f"{path}: state: {error}") from None
     settings = config.state_settings()
-    if settings is not None and settings.is_read_only:
+    if settings is not None and settings.anonymous:
         raise UsageError(f"{path}: state is {config.state!r}, which `s3.anonymous` cannot write; configure a profile or a role instead")

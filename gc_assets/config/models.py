@@ -596,7 +596,7 @@ class Config(AssetMetadata):
         cloud provider itself and for locations on disk.
         """
         settings = self.settings_of(location)
-        return None if settings is None else settings.server or settings.server_of_environment()
+        return None if settings is None else settings.endpoint or settings.server_of_environment()
 
     def address_aliases(self) -> list[tuple[str, str]]:
         """Return all other addresses of storages, including web addresses.
@@ -624,18 +624,18 @@ class Config(AssetMetadata):
         return self.settings_of(self.state)
 
     def storage(self, name: str) -> StorageConfig:
-        return _find_by_name(self.storages, name, "storage")
+        return _find(self.storages, name, "storage", "name")
 
     def lake(self, name: str) -> LakeConfig:
-        return _find_by_name(self.lakes, name, "lake")
+        return _find(self.lakes, name, "lake", "name")
 
     def storage_of_user(self, name: str) -> StorageConfig:
         """Look up a storage by its name in `lakes.yaml`, falling back to the recorded name."""
-        return _find_by_label(self.storages, name, "storage")
+        return _find(self.storages, name, "storage", "label", "name")
 
     def lake_of_user(self, name: str) -> LakeConfig:
         """Look up a lake by its name in `lakes.yaml`, falling back to the recorded name."""
-        return _find_by_label(self.lakes, name, "lake")
+        return _find(self.lakes, name, "lake", "label", "name")
 
     def label_of(self, recorded_name: str) -> str:
         """Translate a recorded name to the name in `lakes.yaml`. Unknown names are unchanged."""
@@ -696,25 +696,16 @@ class Config(AssetMetadata):
         }
         # Two servers can have buckets of the same name.
         settings = {place: self.settings_of(place) for place in in_buckets}
-        endpoints = {place: found.server for place, found in settings.items() if found is not None and found.server is not None}
+        endpoints = {place: found.endpoint for place, found in settings.items() if found is not None and found.endpoint is not None}
         policy |= {"endpoints": endpoints} if endpoints else {}
         return hashlib.sha256(json.dumps(policy, sort_keys=True).encode()).hexdigest()
 
 
-def _find_by_label(items: Any, name: str, what: str) -> Any:
-    for item in items:
-        if item.label == name:
-            return item
-    labels = [item.label for item in items]
-    for item in items:
-        if item.name == name:
-            return item
-    raise UsageError(f"no {what} is named {name!r}; the configuration has {join_names(labels)}{did_you_mean(name, labels)}")
-
-
-def _find_by_name(items: Any, name: str, what: str) -> Any:
-    for item in items:
-        if item.name == name:
-            return item
-    names = [item.name for item in items]
+def _find(items: Any, name: str, what: str, *attributes: str) -> Any:
+    """Find an item by the first attribute that has this value in any of them."""
+    for attribute in attributes:
+        for item in items:
+            if getattr(item, attribute) == name:
+                return item
+    names = [getattr(item, attributes[0]) for item in items]
     raise UsageError(f"no {what} is named {name!r}; the configuration has {join_names(names)}{did_you_mean(name, names)}")

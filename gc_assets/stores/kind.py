@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from gc_assets.buckets.protocol import ConditionalBucket
     from gc_assets.config.connections import Connections
     from gc_assets.core.findings import Finding
     from gc_assets.core.objects import EditableObjects
-    from gc_assets.stores.protocol import PathAlias, QuarantineMode, ReportFiles, SourceBucket, Store, SymbolicLink
+    from gc_assets.stores.protocol import PathAlias, QuarantineMode, ReportFiles, Store, SymbolicLink
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class StoreKind:
         anywhere: Returns an accessor for all addresses of the scheme, whether or not they are in a
             configured storage.
         report_files: Returns a reader for inventory reports at addresses of the scheme.
-        source_bucket: Opens the bucket that a report describes. None if storages of this kind
+        report_bucket: Opens the bucket that a report describes. None if storages of this kind
             cannot use reports.
         settings: The key in a storage's configuration with settings for this kind, if there are
             any.
@@ -51,7 +52,7 @@ class StoreKind:
     anywhere: Callable[[Connections], EditableObjects]
     report_files: Callable[[Connections], ReportFiles]
     read_identity: Callable[[str, str, Connections], str | None]
-    source_bucket: Callable[[str, Connections], SourceBucket] | None = None
+    report_bucket: Callable[[str, Connections], ConditionalBucket] | None = None
     settings: str | None = None
     find_path_aliases: Callable[[Sequence[tuple[str, str]]], list[PathAlias]] = lambda _: []
     find_links: Callable[[str, str], Iterable[SymbolicLink]] = lambda _, __: ()

@@ -10,6 +10,7 @@ from threading import Event
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from gc_assets.config.models import StorageConfig
 from gc_assets.core.errors import StoreError
@@ -40,15 +41,17 @@ class StoreLister:
     def find_unchanged_directories(self, directories: Iterable[Directory]) -> frozenset[str]:
         return self.store.find_unchanged_directories(directories)
 
-    def select_unchanged_objects(self, objects: pa.RecordBatch, unchanged: pa.Array) -> pa.RecordBatch:
-        return self.store.select_unchanged_objects(objects, unchanged)
-
     def look_up(self, keys: Sequence[str]) -> list[int | None]:
         return [None] * len(keys)
 
     def examine(self, storage: StorageConfig, now: datetime) -> Iterator[Finding]:
         del storage, now
         yield from ()
+
+
+def select_unchanged_objects(objects: pa.RecordBatch, unchanged: pa.Array) -> pa.RecordBatch:
+    """Select those objects of an earlier listing that are directly in `unchanged` directories."""
+    return objects.filter(pc.is_in(pc.replace_substring_regex(objects.column("key"), "[^/]*$", ""), unchanged))
 
 
 @dataclass(frozen=True, slots=True)

@@ -434,10 +434,6 @@ class Lister(LookUp, Protocol):
         """Find unchanged directories (see `Store.find_unchanged_directories`)."""
         ...
 
-    def select_unchanged_objects(self, objects: pa.RecordBatch, unchanged: pa.Array) -> pa.RecordBatch:
-        """Select rows of an earlier listing (see `Store.select_unchanged_objects`)."""
-        ...
-
     def examine(self, storage: StorageConfig, now: datetime) -> Iterator[Finding]:
         """Check the inventory report that would be used, if the storage has reports."""
         ...
@@ -461,33 +457,6 @@ class ReportFiles(Protocol):
 
     def copy(self, address: str, into: IO[bytes]) -> None:
         """Copy a file in blocks to an open file, without holding it in memory."""
-        ...
-
-
-class SourceBucket(Protocol):
-    """The bucket that an inventory report describes. Picklable.
-
-    Methods raise `OSError` if the bucket does not answer.
-    """
-
-    @property
-    def bucket(self) -> str: ...
-
-    @property
-    def prefix(self) -> str:
-        """The prefix of the storage in the bucket. It is empty or ends in `/`."""
-        ...
-
-    def has_versions(self) -> bool:
-        """Check if the bucket has versions that a listing would show."""
-        ...
-
-    def identities(self, etags: pa.Array, sizes: pa.Array, modified: pa.Array) -> pa.Array:
-        """Compute the identities that a listing of the bucket would return for these objects."""
-        ...
-
-    def size_of(self, key: str) -> int | None:
-        """Return the size of an object in bytes, or None if it does not exist."""
         ...
 
 
@@ -573,10 +542,6 @@ class Store(Protocol):
 
     def find_unchanged_directories(self, directories: Iterable[Directory]) -> frozenset[str]:
         """Find directories whose objects are still the same as in an earlier listing."""
-        ...
-
-    def select_unchanged_objects(self, objects: pa.RecordBatch, unchanged: pa.Array) -> pa.RecordBatch:
-        """Select those objects of an earlier listing that are directly in `unchanged` directories."""
         ...
 
     @property

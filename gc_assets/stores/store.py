@@ -15,7 +15,6 @@ from gc_assets.core.paths import FILE, Location, scheme_of
 from gc_assets.core.urls import parse_alias
 from gc_assets.stores.azure.kind import AZURE
 from gc_assets.stores.gcs.kind import GOOGLE
-from gc_assets.stores.inventories.kinds import KINDS as REPORT_KINDS
 from gc_assets.stores.kind import StoreKind
 from gc_assets.stores.local.kind import LOCAL
 from gc_assets.stores.s3.kind import S3
@@ -27,6 +26,8 @@ if TYPE_CHECKING:
     from gc_assets.stores.protocol import Lister, PathAlias, Store, SymbolicLink
 
 SCHEMES: Final[dict[str, StoreKind]] = {kind.scheme: kind for kind in (LOCAL, S3, AZURE, GOOGLE)}
+# The URL scheme of the storages that a kind of inventory report can describe.
+_REPORT_SCHEMES: Final = {"s3": S3.scheme, "plain": S3.scheme, "azure": AZURE.scheme, "gcs": GOOGLE.scheme}
 
 
 def open_store(location: str, connections: Connections = DEFAULT_CONNECTIONS) -> Store:
@@ -162,10 +163,10 @@ def open_lister(storage: StorageConfig, connections: Connections = DEFAULT_CONNE
 
     for key, reason in find_unsupported_settings(storage):
         raise UsageError(f"storage {storage.name}: {key}: {reason}")
-    if kind is None or kind.source_bucket is None:
+    if kind is None or kind.report_bucket is None:
         raise AssertionError("a storage without inventory reports got past `unsupported`")
     report_files = SCHEMES[scheme_of(inventory.location)].report_files(connections)
-    return ReportLister(inventory, kind.source_bucket(storage.location, connections), report_files)
+    return ReportLister(inventory, kind.report_bucket(storage.location, connections), report_files)
 
 
 def find_unsupported_settings(storage: StorageConfig) -> Iterator[tuple[str, str]]:
@@ -196,11 +197,10 @@ def find_unsupported_settings(storage: StorageConfig) -> Iterator[tuple[str, str
 
 
 def _unsupported_inventory(inventory: InventoryConfig, kind: StoreKind) -> Iterator[tuple[str, str]]:
-    reports = REPORT_KINDS.get(inventory.kind)
-    if kind.source_bucket is None:
+    if kind.report_bucket is None:
         yield "inventory", f"a {kind.scheme}:// storage is always listed; leave it out"
-    elif reports is None or reports.about != kind.scheme:
-        usable = " or ".join(repr(name) for name, known in REPORT_KINDS.items() if known.about == kind.scheme)
+    elif _REPORT_SCHEMES[inventory.kind] != kind.scheme:
+        usable = " or ".join(repr(name) for name, scheme in _REPORT_SCHEMES.items() if scheme == kind.scheme)
         yield "inventory.kind", f"{inventory.kind!r} : this release cannot sweep storages with such reports; use {usable}"
     if scheme_of(inventory.location) not in SCHEMES:
         yield "inventory.location", f"{inventory.location!r} : reports are read from {' and '.join(f'{scheme}://' for scheme in SCHEMES)}"

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from gc_assets.core.objects import Objects
 from gc_assets.stores.protocol import RESERVED_PREFIX
+
+# A plan id that can be part of a key or the name of a directory.
+PLAN_ID: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,10 +23,13 @@ class TrashedObject:
     size_bytes: int
 
 
+def trash_key(plan_id: str, key: str) -> str:
+    return f"{RESERVED_PREFIX}trash/{plan_id}/{key}"
+
+
 def trash_address(location: str, plan_id: str = "", key: str = "") -> str:
     """Return the address of the trash or, with a plan id and a key, of an object in it."""
-    trash = f"{location.rstrip('/')}/{RESERVED_PREFIX}trash/"
-    return f"{trash}{plan_id}/{key}" if plan_id else trash
+    return f"{location.rstrip('/')}/" + (trash_key(plan_id, key) if plan_id else f"{RESERVED_PREFIX}trash/")
 
 
 def list_trash(objects: Objects, location: str) -> Iterator[TrashedObject]:

@@ -475,10 +475,10 @@ def test_anonymous_state_is_rejected(load: Load) -> None:
 
 def test_state_in_storage_uses_its_connection(load: Load) -> None:
     text = EXAMPLE.replace("./state", "s3a://lake/own/state") + "s3: {endpoint: 'http://everywhere:1'}\n"
-    assert load(text).state_settings().server == "http://everywhere:1"
+    assert load(text).state_settings().endpoint == "http://everywhere:1"
     config = load(text)
     own = config.storages[0].model_copy(update={"location": "s3://lake/own/", "s3": S3Config(endpoint="http://own:1")})
-    assert config.model_copy(update={"storages": (own,)}).state_settings().server == "http://own:1"
+    assert config.model_copy(update={"storages": (own,)}).state_settings().endpoint == "http://own:1"
 
 
 def test_unknown_name_lists_configured_names(load: Load) -> None:

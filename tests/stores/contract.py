@@ -26,7 +26,7 @@ from gc_assets.config.models import StorageConfig
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GateRefused, ObjectChanged, StoreError, UsageError
 from gc_assets.core.phases import Action
-from gc_assets.stores.listing import INVENTORY_SCHEMA
+from gc_assets.stores.listing import INVENTORY_SCHEMA, select_unchanged_objects
 from gc_assets.stores.protocol import LEASE_DURATION, RESERVED_PREFIX, Directory, Lease, PlannedAction, QuarantineMode, Store
 from gc_assets.stores.store import SCHEMES, open_store
 from gc_assets.stores.trash import TrashedObject, list_trash
@@ -311,7 +311,7 @@ def test_unchanged_and_listed_objects_are_complete(bench: Bench) -> None:
     unchanged = bench.store.find_unchanged_directories(directories)
     found = listing(bench.store, unchanged=unchanged)[0].to_pylist()
     for batch in first.to_batches():
-        found += bench.store.select_unchanged_objects(batch, pa.array(sorted(unchanged), pa.string())).to_pylist()
+        found += select_unchanged_objects(batch, pa.array(sorted(unchanged), pa.string())).to_pylist()
     assert sorted(found, key=lambda row: row["key"]) == sorted(inventory(bench.store).values(), key=lambda row: row["key"])
 
 

@@ -57,6 +57,7 @@ from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import LAKE_REFS, STORAGE_INVENTORY
 from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE, CUTS, CUTS_SIDE, DIRECTORIES, DIRECTORIES_SIDE, PROBLEMS, PROBLEMS_SIDE
 from gc_assets.state.summaries import EarlierListing, Problem, StorageInventorySummary, UnfinishedUploads
+from gc_assets.stores.listing import select_unchanged_objects
 from gc_assets.stores.protocol import Directory, Lister, ListingTask, Report, UploadCounts
 
 # About one second of listing. A task returns the entries beyond its budget for the next round.
@@ -89,12 +90,12 @@ class _Reuse:
         unchanged = lister.find_unchanged_directories(known)
         return cls(baseline, unchanged, [directory for directory in known if directory.key in unchanged])
 
-    def copy(self, spark: SparkSession, context: RunContext, lister: Lister, run: TableRun) -> list[Any]:
+    def copy(self, spark: SparkSession, context: RunContext, run: TableRun) -> list[Any]:
         """Copy the directories' rows to new parts of `run`. Returns rows of `PARTS_DDL`."""
         if self.baseline is None or not self.keys:
             return []
         objects = read_table(spark, context.state, STORAGE_INVENTORY, self.baseline)
-        return list(collect(objects.mapInArrow(_CopyUnchanged(lister, self.keys, context.state.files, run), PARTS_DDL)))
+        return list(collect(objects.mapInArrow(_CopyUnchanged(self.keys, context.state.files, run), PARTS_DDL)))
 
 
 @dataclass(slots=True)
@@ -125,7 +126,7 @@ def storage_inventory(spark: SparkSession, context: RunContext, storage_name: st
     last = last_inventory(context, storage_name)
     reuse, now = _Reuse.of(context, storage_name, lister, last), context.clock.now()
     plan = lister.plan(max_parallel_tasks(spark, parallelism(spark)), now, reuse.keys, now - SETTLED_AFTER, _cuts(context, last))
-    copied = reuse.copy(spark, context, lister, run)
+    copied = reuse.copy(spark, context, run)
     listing = _run_rounds(spark, state, run, plan.tasks, last)
     written = merge_written([*copied, *listing.rows])
     directories = write_parts(_directory_rows(reuse.directories), run, state.files, DIRECTORIES_SIDE) if reuse.directories else []
@@ -296,7 +297,6 @@ def _directory_rows(directories: Sequence[Directory]) -> pa.Table:
 class _CopyUnchanged:
     """Copy the rows of unchanged directories from an earlier inventory. Runs in executors."""
 
-    lister: Lister
     unchanged: frozenset[str]
     files: Files
     run: TableRun
@@ -306,7 +306,7 @@ class _CopyUnchanged:
         places = pa.array(sorted(self.unchanged), pa.string())
         objects = size_bytes = digest = 0
         for batch in batches:
-            mine = self.lister.select_unchanged_objects(batch, places)
+            mine = select_unchanged_objects(batch, places)
             writer.write(mine)
             objects += mine.num_rows
             size_bytes += pc.sum(mine.column("size_bytes")).as_py() or 0

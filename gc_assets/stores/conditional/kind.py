@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from gc_assets.buckets.protocol import ConditionalBucket
 from gc_assets.config.connections import Connections, StoreSettings
 from gc_assets.core.findings import Finding
 from gc_assets.stores.kind import StoreKind
@@ -15,7 +16,7 @@ from gc_assets.stores.kind import StoreKind
 if TYPE_CHECKING:
     from gc_assets.stores.conditional.objects import BucketObjects
     from gc_assets.stores.conditional.store import BucketStore
-    from gc_assets.stores.protocol import ReportFiles, SourceBucket
+    from gc_assets.stores.protocol import ReportFiles
 
 
 def build_bucket_kind(
@@ -42,10 +43,8 @@ def build_bucket_kind(
         del location
         return open_objects(connections).identity(address)
 
-    def source_bucket(location: str, connections: Connections) -> SourceBucket:
-        from gc_assets.stores.conditional.inventory_bucket import InventoryBucket
-
-        return InventoryBucket(open_store(location, connections).bucket)
+    def report_bucket(location: str, connections: Connections) -> ConditionalBucket:
+        return open_store(location, connections).bucket
 
     def examine_state(location: str, connections: Connections) -> Iterable[Finding]:
         return open_store(location, connections).examine_state()
@@ -58,7 +57,7 @@ def build_bucket_kind(
         open_objects,
         report_files,
         read_identity,
-        source_bucket,
+        report_bucket,
         settings=settings.KEY,
         examine_state=examine_state,
     )

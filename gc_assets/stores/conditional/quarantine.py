@@ -18,14 +18,10 @@ from gc_assets.buckets.requests import map_concurrently, pause_before_retry
 from gc_assets.core.errors import UsageError, is_permanent
 from gc_assets.core.phases import ABSENT, CHANGED, DENIED, DONE, FAILED
 from gc_assets.stores.conditional.batches import ATTEMPTS, RowDeletion, Step, delete_prepared, run_guarded, to_failure, to_refusal
-from gc_assets.stores.protocol import RESERVED_PREFIX, PlannedAction, Result
+from gc_assets.stores.protocol import PlannedAction, Result
+from gc_assets.stores.trash import PLAN_ID, trash_key
 
-_PLAN_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]*")
 _MD5 = re.compile(r"[0-9a-f]{32}")
-
-
-def trash_key(plan_id: str, key: str) -> str:
-    return f"{RESERVED_PREFIX}trash/{plan_id}/{key}"
 
 
 def max_trashed_key_bytes(bucket: ConditionalBucket) -> int:
@@ -39,7 +35,7 @@ def require_plan_id(plan_id: str) -> None:
     Raises:
         UsageError: If it contains other characters than letters, digits, `_` and `-`.
     """
-    if not _PLAN_ID.fullmatch(plan_id):
+    if not PLAN_ID.fullmatch(plan_id):
         raise UsageError(f"plan id {plan_id!r} cannot be part of a key; expected letters, digits, `_` and `-`")
 
 
@@ -135,7 +131,7 @@ class TrashQuarantine:
 
     def _trash_key(self, planned: PlannedAction) -> str | None:
         plan_id = self.plan_id if planned.action == "quarantine" else planned.source_plan_id
-        return trash_key(plan_id, planned.key) if plan_id is not None and _PLAN_ID.fullmatch(plan_id) else None
+        return trash_key(plan_id, planned.key) if plan_id is not None and PLAN_ID.fullmatch(plan_id) else None
 
 
 @dataclass(frozen=True, slots=True)

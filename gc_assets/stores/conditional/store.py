@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Final
 
 import pyarrow as pa
 
@@ -14,10 +15,9 @@ from gc_assets.buckets.protocol import QUARANTINED, ConditionalBucket
 from gc_assets.config.connections import Connections
 from gc_assets.config.models import StorageConfig
 from gc_assets.core.clock import Clock
-from gc_assets.core.errors import UsageError
+from gc_assets.core.errors import StoreError, UsageError
 from gc_assets.core.findings import Finding
 from gc_assets.stores.conditional import lease, listing
-from gc_assets.stores.conditional.access import check_access
 from gc_assets.stores.conditional.objects import BucketObjects
 from gc_assets.stores.conditional.probe import probe
 from gc_assets.stores.conditional.quarantine import (
@@ -25,7 +25,6 @@ from gc_assets.stores.conditional.quarantine import (
     TrashQuarantine,
     max_trashed_key_bytes,
     require_plan_id,
-    trash_key,
 )
 from gc_assets.stores.listing import parse_modification_times
 from gc_assets.stores.protocol import (
@@ -42,6 +41,10 @@ from gc_assets.stores.protocol import (
     UploadAborter,
     UploadCounts,
 )
+from gc_assets.stores.trash import trash_key
+
+# A wrong endpoint is detected within seconds, but a short outage of the server is tolerated.
+_ACCESS_ATTEMPTS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +86,10 @@ class BucketStore(ABC):
         return DeferredQuarantine(self.bucket)
 
     def check_access(self) -> None:
-        check_access(self.bucket)
+        try:
+            self.bucket.reach(_ACCESS_ATTEMPTS)
+        except OSError as error:
+            raise StoreError(f"storage {self.bucket.location} cannot be listed: {error.strerror or error}") from error
 
     def plan_listing(
         self,
@@ -99,10 +105,6 @@ class BucketStore(ABC):
     def find_unchanged_directories(self, directories: Iterable[Directory]) -> frozenset[str]:
         del directories
         return frozenset()
-
-    def select_unchanged_objects(self, objects: pa.RecordBatch, unchanged: pa.Array) -> pa.RecordBatch:
-        del unchanged
-        return objects.slice(0, 0)
 
     @property
     def has_aliases(self) -> bool:

@@ -55,13 +55,14 @@ def find_reports(report_files: ReportFiles, location: str) -> list[tuple[datetim
     return [(datetime(*map(int, match.groups()[:6]), tzinfo=UTC), name) for match, name in found if match is not None]
 
 
-def read_manifest(report_files: ReportFiles, location: str, manifest: str, container: str) -> Manifest:
+def read_manifest(report_files: ReportFiles, location: str, manifest: str, scan: datetime, container: str) -> Manifest:
     """Read the manifest of a report about a container.
 
     Raises:
         FileNotFoundError: If the report is not finished.
         FormatError: If the report is not usable.
     """
+    del scan
     name = location + manifest
     checksum = report_files.read(f"{name.removesuffix('.json')}.checksum")
     found = parse_manifest(report_files.read(name), checksum, name, location)

@@ -33,13 +33,14 @@ def find_reports(report_files: ReportFiles, location: str) -> list[tuple[datetim
     return [(datetime.fromisoformat(f"{match[1]}:00+00:00"), name) for match, name in found if match is not None]
 
 
-def read_manifest(report_files: ReportFiles, location: str, manifest: str, bucket: str) -> Manifest:
+def read_manifest(report_files: ReportFiles, location: str, manifest: str, scan: datetime, bucket: str) -> Manifest:
     """Read the manifest of a report about a bucket.
 
     Raises:
         FileNotFoundError: If the manifest does not exist.
         FormatError: If the report is not usable.
     """
+    del scan
     name = location + manifest
     return parse_manifest(report_files.read(name), name, location, bucket, report_files.files(location))
 

@@ -13,16 +13,15 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
-import pyarrow as pa
-
+from gc_assets.buckets.protocol import ConditionalBucket
 from gc_assets.config.models import InventoryConfig, StorageConfig
 from gc_assets.core.errors import FormatError, StoreError
 from gc_assets.core.findings import OK, WARN, Finding
 from gc_assets.core.units import format_bytes, format_duration
-from gc_assets.stores.inventories.kinds import KINDS
+from gc_assets.stores.inventories.readers import READERS
 from gc_assets.stores.inventories.report import Manifest
 from gc_assets.stores.inventories.task import ReportTask
-from gc_assets.stores.protocol import Directory, ListingPlan, Report, ReportFiles, SourceBucket
+from gc_assets.stores.protocol import Directory, ListingPlan, Report, ReportFiles
 
 # Smaller reports are read by a single task, in less than a second.
 ONE_TASK_BYTES: Final = 2**20
@@ -43,7 +42,7 @@ class ReportLister:
     """A `Lister` that reads inventory reports instead of listing the storage."""
 
     config: InventoryConfig
-    source_bucket: SourceBucket
+    bucket: ConditionalBucket
     report_files: ReportFiles
 
     def plan(
@@ -53,7 +52,7 @@ class ReportLister:
         del parallelism, unchanged, settled_before, split_keys
         manifest, _ = self._read_newest()
         versions = self._require_usable(manifest, now)
-        task = ReportTask(self.config.kind, self.source_bucket, self.report_files, manifest.without_files(), versions, manifest.files)
+        task = ReportTask(self.config.kind, self.bucket, self.report_files, manifest.without_files(), versions, manifest.files)
         tasks = [task] if manifest.size_bytes <= ONE_TASK_BYTES else [replace(task, files=(file,)) for file in manifest.files]
         return ListingPlan(tasks, Report(manifest.name, manifest.as_of, manifest.rows))
 
@@ -61,19 +60,16 @@ class ReportLister:
         del directories
         return frozenset()
 
-    def select_unchanged_objects(self, objects: pa.RecordBatch, unchanged: pa.Array) -> pa.RecordBatch:
-        del unchanged
-        return objects.slice(0, 0)
-
     def look_up(self, keys: Sequence[str]) -> list[int | None]:
         with ThreadPoolExecutor(_CONCURRENT) as pool:
             return list(pool.map(self._size_of, keys))
 
     def _size_of(self, key: str) -> int | None:
         try:
-            return self.source_bucket.size_of(key)
+            found = self.bucket.head(key, "read")
         except OSError as error:
             raise StoreError(f"{key!r} is in no report and its size cannot be read: {error.strerror or error}") from error
+        return None if found is None else found.size_bytes
 
     def examine(self, storage: StorageConfig, now: datetime) -> Iterator[Finding]:
         manifest, unfinished = self._read_newest()
@@ -100,7 +96,7 @@ class ReportLister:
             StoreError: If there is no finished report, or if it cannot be read.
         """
         try:
-            reader, bucket = KINDS[self.config.kind].open_reader(), self.source_bucket.bucket
+            reader, bucket = READERS[self.config.kind], self.bucket.name
             unfinished: list[str] = []
             for scan, name in sorted(reader.find_reports(self.report_files, self._location), reverse=True):
                 try:
@@ -127,15 +123,13 @@ class ReportLister:
         Raises:
             StoreError: If the report must not be used.
         """
-        name, source_bucket, age = manifest.name, self.source_bucket, now - manifest.as_of
-        if manifest.bucket != source_bucket.bucket:
-            raise StoreError(
-                f"report {name} lists bucket {manifest.bucket!r}, expected {source_bucket.bucket!r}; correct `inventory.location`"
-            )
-        if not source_bucket.prefix.startswith(manifest.prefixes):
+        name, bucket, age = manifest.name, self.bucket, now - manifest.as_of
+        if manifest.bucket != bucket.name:
+            raise StoreError(f"report {name} lists bucket {manifest.bucket!r}, expected {bucket.name!r}; correct `inventory.location`")
+        if not bucket.prefix.startswith(manifest.prefixes):
             raise StoreError(
                 f"report {name} lists keys that begin with {' or '.join(map(repr, manifest.prefixes))}, but the storage has the prefix "
-                f"{source_bucket.prefix!r}; extend the report to the storage"
+                f"{bucket.prefix!r}; extend the report to the storage"
             )
         if age > self.config.max_inventory_age:
             limit = format_duration(self.config.max_inventory_age)
@@ -146,14 +140,14 @@ class ReportLister:
         if age < -MAX_SKEW:
             raise StoreError(f"report {name} is from {manifest.as_of.isoformat()}, but now is {now.isoformat()}; set the clocks")
         try:
-            versions = source_bucket.has_versions()
+            versions = bucket.versioning("read").has_versions
         except OSError as error:
             raise StoreError(
-                f"cannot read the versioning of bucket {source_bucket.bucket}, which {name} lists: {error.strerror or error}"
+                f"cannot read the versioning of bucket {bucket.name}, which {name} lists: {error.strerror or error}"
             ) from error
         if versions and not manifest.versions:
             raise StoreError(
-                f"report {name} lists no versions, but bucket {source_bucket.bucket} has versions. "
+                f"report {name} lists no versions, but bucket {bucket.name} has versions. "
                 "Include all versions in the inventory (IncludedObjectVersions: All)"
             )
         return versions

@@ -29,10 +29,17 @@ from gc_assets.core.errors import FormatError
 from gc_assets.stores.inventories.columns import get_column, to_binary
 from gc_assets.stores.inventories.report import DataFile, Manifest, get_field, parse_document, parse_format
 from gc_assets.stores.inventories.s3 import normalize_columns, require_bucket
+from gc_assets.stores.protocol import ReportFiles
 
 COLUMNS: Final = frozenset(
     {"bucket", "key", "size_bytes", "last_modified", "etag", "version_id", "is_latest", "is_delete_marker", "storage_class"}
 )
+
+
+def read_manifest(report_files: ReportFiles, location: str, folder: str, scan: datetime, bucket: str) -> Manifest:
+    del bucket
+    name = f"{location}{folder}manifest.json"
+    return parse_manifest(report_files.read(name), name, f"{location}{folder}", scan)
 
 
 def parse_manifest(content: bytes, name: str, folder: str, scan: datetime) -> Manifest:

@@ -14,6 +14,7 @@ import pyarrow as pa
 from gc_assets.core.errors import FormatError
 from gc_assets.core.moments import to_utc
 from gc_assets.core.untrusted_input import parse_json
+from gc_assets.stores.protocol import ReportFiles
 
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 # The schema of normalized rows. `key` is the complete key in the bucket, byte for byte. The values
@@ -147,6 +148,12 @@ def parse_time(text: str, name: str) -> datetime:
     if found.tzinfo is None:
         raise FormatError(f"{name}: the time {text!r} has no time zone; append Z for UTC")
     return to_utc(found)
+
+
+def find_folders(report_files: ReportFiles, location: str) -> list[tuple[datetime, str]]:
+    """Find folders that are named after a time."""
+    folders = report_files.folders(location)
+    return [(scan, folder) for folder in folders if (scan := parse_scan_time(folder)) is not None]
 
 
 _SCAN: Final = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d)-(\d\d)(?:-(\d\d))?Z")

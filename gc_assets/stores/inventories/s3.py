@@ -22,7 +22,17 @@ import pyarrow.compute as pc
 
 from gc_assets.core.errors import FormatError
 from gc_assets.stores.inventories.columns import get_column, get_optional_column, to_binary, to_booleans, to_sizes, to_text, to_timestamps
-from gc_assets.stores.inventories.report import ROWS, DataFile, Format, Manifest, get_field, parse_document, parse_format
+from gc_assets.stores.inventories.report import (
+    ROWS,
+    DataFile,
+    Format,
+    Manifest,
+    get_field,
+    parse_document,
+    parse_format,
+    require_checksum,
+)
+from gc_assets.stores.protocol import ReportFiles
 
 # Maps names of columns in a CSV to their names in ORC and Parquet.
 _COLUMNS: Final = {
@@ -43,6 +53,15 @@ _NAMES: Final[dict[Format, re.Pattern[str]]] = {
     "orc": re.compile(r"(?:struct<|,)\s*(\w+)\s*:"),
     "parquet": re.compile(r"(?:required|optional)\s+\w+\s+(\w+)"),
 }
+
+
+def read_manifest(report_files: ReportFiles, location: str, folder: str, scan: datetime, bucket: str) -> Manifest:
+    del bucket
+    name = f"{location}{folder}manifest.json"
+    checksum = report_files.read(f"{location}{folder}manifest.checksum")
+    content = report_files.read(name)
+    require_checksum(content, checksum, name)
+    return parse_manifest(content, name, location, scan)
 
 
 def parse_manifest(content: bytes, name: str, location: str, scan: datetime) -> Manifest:

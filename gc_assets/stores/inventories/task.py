@@ -16,12 +16,14 @@ from typing import IO, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gc_assets.buckets.identity import build_identities
+from gc_assets.buckets.protocol import ConditionalBucket
 from gc_assets.core.errors import FormatError, StoreError
 from gc_assets.stores.inventories.columns import read_batches, strip_prefix
-from gc_assets.stores.inventories.kinds import KINDS
+from gc_assets.stores.inventories.readers import READERS
 from gc_assets.stores.inventories.report import DataFile, Manifest
 from gc_assets.stores.listing import INVENTORY_SCHEMA
-from gc_assets.stores.protocol import RESERVED_PREFIX, ListingBatch, Problem, ReportFiles, SourceBucket
+from gc_assets.stores.protocol import RESERVED_PREFIX, ListingBatch, Problem, ReportFiles
 
 # Compressed rows are seldom smaller than this, so the size of a file limits its number of rows.
 _ROW_BYTES: Final = 8
@@ -34,8 +36,8 @@ class ReportTask:
     """A `ListingTask` that reads some files of a report.
 
     Attributes:
-        kind: The kind of the report, which is a key of `KINDS`.
-        source_bucket: The bucket that the report is about.
+        kind: The kind of the report, which is a key of `READERS`.
+        bucket: The bucket that the report is about.
         report_files: Reads the files.
         manifest: The report, without its list of files.
         versions: Whether the bucket has versions.
@@ -44,7 +46,7 @@ class ReportTask:
     """
 
     kind: str
-    source_bucket: SourceBucket
+    bucket: ConditionalBucket
     report_files: ReportFiles
     manifest: Manifest
     versions: bool
@@ -64,20 +66,20 @@ class ReportTask:
         yield ListingBatch(_EMPTY, leftover=tuple(replace(self, files=(file,), is_leftover=True) for file in postponed))
 
     def _read(self, file: DataFile) -> Iterator[ListingBatch]:
-        kind, read = KINDS[self.kind].open_reader(), 0
+        reader, read = READERS[self.kind], 0
         try:
             with tempfile.NamedTemporaryFile(prefix="gc-assets-report-") as copy:
                 _copy_file(self.report_files, file, copy)
-                for raw in read_batches(copy.name, self.manifest.file_format, self.manifest.columns, kind.columns):
+                for raw in read_batches(copy.name, self.manifest.file_format, self.manifest.columns, reader.columns):
                     read += raw.num_rows
-                    yield self._to_listing_batch(kind.normalize_rows(raw, self.manifest.bucket), raw.num_rows)
+                    yield self._to_listing_batch(reader.normalize_rows(raw, self.manifest.bucket), raw.num_rows)
             _require_rows(file, read)
         except (OSError, FormatError, StoreError, pa.ArrowException) as error:
             reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
             yield ListingBatch(_EMPTY, (Problem(file.address, "unreadable", f"a file of report {self.manifest.name}: {reason}"),))
 
     def _to_listing_batch(self, rows: pa.RecordBatch, read: int) -> ListingBatch:
-        prefix = self.source_bucket.prefix.encode()
+        prefix = self.bucket.prefix.encode()
         latest, markers = rows.column("is_latest"), rows.column("is_marker")
         if self.versions and latest.null_count:
             raise FormatError("a row has no value in is_latest")
@@ -96,7 +98,7 @@ class ReportTask:
 
     def _objects(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Convert rows of the report to rows of `storage_inventory`."""
-        etags = self.source_bucket.identities(rows.column("etag"), rows.column("size_bytes"), rows.column("last_modified"))
+        etags = build_identities(rows.column("etag"), rows.column("size_bytes"), rows.column("last_modified"))
         # The version of objects that are older than the bucket's versioning is the text `null`.
         versions = pc.fill_null(rows.column("version_id"), "null") if self.versions else pa.nulls(rows.num_rows, pa.string())
         columns = {

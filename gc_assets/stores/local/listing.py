@@ -171,11 +171,6 @@ def find_unchanged_directories(location: str, directories: Iterable[Directory]) 
     return frozenset(directory.key for directory in directories if _is_unchanged(f"{root}/{directory.key.rstrip('/')}", directory))
 
 
-def select_unchanged_objects(objects: pa.RecordBatch, unchanged: pa.Array) -> pa.RecordBatch:
-    """Select those objects of an earlier listing that are directly in `unchanged` directories."""
-    return objects.filter(pc.is_in(pc.replace_substring_regex(objects.column("key"), "[^/]*$", ""), unchanged))
-
-
 def _is_unchanged(path: str, directory: Directory) -> bool:
     try:
         status = os.lstat(path)

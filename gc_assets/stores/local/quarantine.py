@@ -8,7 +8,6 @@ modes, the identity of a file is compared immediately before every change.
 from __future__ import annotations
 
 import errno
-import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
@@ -17,8 +16,8 @@ from gc_assets.core.phases import ABSENT, CHANGED, DENIED, DONE, FAILED, Verdict
 from gc_assets.stores.local.objects import local_path
 from gc_assets.stores.local.safe_paths import SYMBOLIC_LINK, Entry, OutOfBounds, Tree, ancestors
 from gc_assets.stores.protocol import RESERVED_PREFIX, PlannedAction, Quarantine, QuarantineMode, Result
+from gc_assets.stores.trash import PLAN_ID, trash_key
 
-_PLAN_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]*")
 _WAY_OUT = {
     errno.EPERM: "the file is immutable or belongs to another user, or the file system lacks hard links for a restore; move it manually",
     errno.EROFS: "the file is on a read-only mount; mount it writable, then run `gc-assets retry` for the storage",
@@ -35,7 +34,7 @@ def open_quarantine(mode: QuarantineMode, location: str, plan_id: str) -> Quaran
         UsageError: If a local disk does not support the mode, or if the plan id is not suitable as
             the name of a directory.
     """
-    if not _PLAN_ID.fullmatch(plan_id):
+    if not PLAN_ID.fullmatch(plan_id):
         raise UsageError(f"plan id {plan_id!r} cannot be a directory name; expected letters, digits, `_` and `-`")
     tree = Tree(local_path(location).rstrip("/") or "/")
     if mode == "trash":
@@ -45,10 +44,6 @@ def open_quarantine(mode: QuarantineMode, location: str, plan_id: str) -> Quaran
     raise UsageError(
         f"storage {location}: `quarantine: {mode}` needs object versions, which a local disk does not have; use trash or deferred"
     )
-
-
-def trash_key(plan_id: str, key: str) -> str:
-    return f"{RESERVED_PREFIX}trash/{plan_id}/{key}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +74,7 @@ class TrashQuarantine:
 
     def _trash_key(self, planned: PlannedAction) -> str:
         plan_id = self.plan_id if planned.action == "quarantine" else planned.source_plan_id
-        if plan_id is None or not _PLAN_ID.fullmatch(plan_id):
+        if plan_id is None or not PLAN_ID.fullmatch(plan_id):
             raise OutOfBounds(f"cannot {planned.action} {planned.key!r}: the id of the plan that quarantined it is {plan_id!r}")
         return trash_key(plan_id, planned.key)
 

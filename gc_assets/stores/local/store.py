@@ -71,9 +71,6 @@ class LocalStore:
     def find_unchanged_directories(self, directories: Iterable[Directory]) -> frozenset[str]:
         return listing.find_unchanged_directories(self.location, directories)
 
-    def select_unchanged_objects(self, objects: pa.RecordBatch, unchanged: pa.Array) -> pa.RecordBatch:
-        return listing.select_unchanged_objects(objects, unchanged)
-
     @property
     def has_aliases(self) -> bool:
         return True

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gc_assets.buckets.protocol import Versioning
 from gc_assets.config.connections import Connections
 from gc_assets.config.models import InventoryConfig, StorageConfig
 from gc_assets.config.s3 import S3Config
@@ -153,27 +154,21 @@ def row(key: str, **values: Any) -> Row:
 
 
 class FakeBucket:
-    """A fake of `SourceBucket` without a server, so that a report can contain anything."""
+    """The part of a `ConditionalBucket` that reports need, without a server."""
 
-    bucket = "source"
+    name = "source"
 
     def __init__(self, prefix: str = "lake/", versions: bool = False) -> None:
-        self.prefix, self.versions = prefix, versions
+        self.prefix, self._versioning = prefix, Versioning("Enabled" if versions else None)
 
-    def has_versions(self) -> bool:
-        return self.versions
-
-    def identities(self, etags: Any, sizes: Any, modified: Any) -> Any:
-        del sizes, modified
-        return etags
-
-    def size_of(self, key: str) -> int | None:
-        raise AssertionError(key)
+    def versioning(self, role: str) -> Versioning:
+        assert role == "read"
+        return self._versioning
 
 
-def open_lister(location: Path, kind: str = "s3", source_bucket: FakeBucket | None = None, **settings: Any) -> ReportLister:
+def open_lister(location: Path, kind: str = "s3", bucket: FakeBucket | None = None, **settings: Any) -> ReportLister:
     inventory = InventoryConfig.model_validate({"kind": kind, "location": str(location), **settings})
-    return ReportLister(inventory, source_bucket or FakeBucket(), LocalReportFiles(Connections()))
+    return ReportLister(inventory, bucket or FakeBucket(), LocalReportFiles(Connections()))
 
 
 def list_rows_and_problems(lister: ReportLister) -> tuple[dict[str, Row], list[Problem]]:
@@ -217,7 +212,7 @@ def test_rows_outside_the_storage_are_dropped(tmp_path: Path, file_format: str) 
     older = row("lake/deleted", **{**versions, "version_id": "v0", "is_latest": False})
     others = [row(key, **versions) for key in ("lakes/x", "lak", "other/a", "lake/.gc-assets/lease/1", "LAKE/a")]
     S3Report([row("lake/a", **versions), marker, older, *others], SCAN, file_format).write(write_to_disk(tmp_path))
-    rows, problems = list_rows_and_problems(open_lister(tmp_path, source_bucket=FakeBucket(versions=True)))
+    rows, problems = list_rows_and_problems(open_lister(tmp_path, bucket=FakeBucket(versions=True)))
     assert {key: list_by_key["version_id"] for key, list_by_key in rows.items()} == {"a": "v1"}
     assert not problems
 
@@ -245,7 +240,7 @@ def test_versions_of_an_unversioned_bucket_are_dropped(tmp_path: Path) -> None:
 
 def test_object_from_before_versioning_has_version_null(tmp_path: Path) -> None:
     S3Report([row("lake/a", version_id=None, is_latest=True, is_delete_marker=False)], SCAN).write(write_to_disk(tmp_path))
-    assert list_rows_and_problems(open_lister(tmp_path, source_bucket=FakeBucket(versions=True)))[0]["a"]["version_id"] == "null"
+    assert list_rows_and_problems(open_lister(tmp_path, bucket=FakeBucket(versions=True)))[0]["a"]["version_id"] == "null"
 
 
 # Which report counts
@@ -318,11 +313,11 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_unusable_s3_report_is_refused_by_name(tmp_path: Path, case: str) -> None:
-    defect, source_bucket, text = REFUSED[case]
+    defect, bucket, text = REFUSED[case]
     tmp_path.joinpath("data").mkdir()
     if case != "no report":
         S3Report([row("lake/a")], SCAN, **defect).write(write_to_disk(tmp_path))
-    message = refusal(open_lister(tmp_path, source_bucket=FakeBucket(**source_bucket)))
+    message = refusal(open_lister(tmp_path, bucket=FakeBucket(**bucket)))
     assert text in message
     assert str(tmp_path) in message
 
@@ -366,7 +361,7 @@ def test_damaged_file_makes_the_listing_incomplete(tmp_path: Path, case: str) ->
 
 def test_row_without_is_latest_makes_the_listing_incomplete(tmp_path: Path) -> None:
     S3Report([row("lake/a", version_id="v", is_latest=None, is_delete_marker=False)], SCAN, files=1).write(write_to_disk(tmp_path))
-    assert "a row has no value in is_latest" in unreadable(open_lister(tmp_path, source_bucket=FakeBucket(versions=True)))
+    assert "a row has no value in is_latest" in unreadable(open_lister(tmp_path, bucket=FakeBucket(versions=True)))
 
 
 PLAIN_REFUSED: dict[str, tuple[dict[str, Any], str]] = {
@@ -390,7 +385,7 @@ def test_unusable_plain_report_is_refused_by_name(tmp_path: Path, case: str) -> 
 
 def test_storage_without_prefix_contains_all_keys(tmp_path: Path) -> None:
     S3Report([row("lake/a"), row("b"), row(".gc-assets/x")], SCAN).write(write_to_disk(tmp_path))
-    assert set(list_rows_and_problems(open_lister(tmp_path, source_bucket=FakeBucket(prefix="")))[0]) == {"lake/a", "b"}
+    assert set(list_rows_and_problems(open_lister(tmp_path, bucket=FakeBucket(prefix="")))[0]) == {"lake/a", "b"}
 
 
 def test_look_up_returns_sizes_and_names_a_refused_key() -> None:

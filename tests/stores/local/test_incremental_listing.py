@@ -15,8 +15,8 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gc_assets.stores.listing import INVENTORY_SCHEMA
-from gc_assets.stores.local.listing import find_unchanged_directories, plan_listing, select_unchanged_objects
+from gc_assets.stores.listing import INVENTORY_SCHEMA, select_unchanged_objects
+from gc_assets.stores.local.listing import find_unchanged_directories, plan_listing
 from gc_assets.stores.protocol import Directory
 from tests.stores.builders import write
 
