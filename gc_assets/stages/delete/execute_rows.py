@@ -7,7 +7,7 @@ each row already states whether and why its file is needed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Final
@@ -25,13 +25,15 @@ from gc_assets.state.files import Files
 from gc_assets.state.journal import TableRun
 from gc_assets.state.schemas import DELETION_LOG
 from gc_assets.stores.execution import execute, to_deletion_log, to_planned_actions
-from gc_assets.stores.protocol import Lease, PlannedAction, Quarantine, QuarantineMode, Result, Store, UploadAborter
+from gc_assets.stores.protocol import Lease, Outcome, PlannedAction, Quarantine, QuarantineMode, Result, Store, UploadAborter
 from gc_assets.stores.write_ahead import WriteAheadLog
 
-# The column `needed` explains why the key must stay, and is null otherwise. `in_use` is true if a
-# lake needs the key, and false if the row only has to wait. `retry` is true if the row can be
-# executed once the plan's history edits succeed. The column `refused` explains why the row must not
-# be executed although no lake needs the key, and is null otherwise.
+# The column `needed` explains why the key must stay or come back, and is null otherwise. `in_use` is
+# true if a lake needs the key, and false if the row only has to wait. `retry` is true if the row can
+# be executed once the plan's history edits succeed. For a purge, `in_quarantine` is true if the
+# planned copy is in quarantine. For a quarantine, it is true if another plan has recorded the object
+# there. The column `refused` explains why the row must not be executed although no lake needs the
+# key, and is null otherwise.
 EXECUTION_ROWS: Final = pa.schema(
     [
         ("key", STRING),
@@ -101,8 +103,9 @@ def _deny_failed(result: Result) -> Result:
 class _RestoreNeeded:
     """Handles rows that must not be executed.
 
-    If an earlier run of the plan may have moved the file, it is restored. Otherwise nothing is
-    done. The outcome depends on the row:
+    If an earlier run of the plan may have moved the file, it is restored, unless the key is one of
+    `recorded`: another plan has the object in quarantine. Otherwise nothing is done. The outcome
+    depends on the row:
 
     - `failed` for keys in `retried`, which can be executed once the history edits succeed,
     - `denied` for keys in `refused`, which should not have been in the plan,
@@ -118,9 +121,10 @@ class _RestoreNeeded:
     in_use: Collection[str]
     retried: Collection[str]
     refused: Collection[str]
+    recorded: Collection[str]
 
     def act(self, batch: Sequence[PlannedAction], resumed: Collection[PlannedAction] = ()) -> list[Result]:
-        moved = [row for row in batch if row in resumed and row.action == QUARANTINE]
+        moved = [row for row in batch if row in resumed and row.action == QUARANTINE and row.key not in self.recorded]
         back = self.inner.act([replace(row, action=RESTORE, source_plan_id=self.plan_id) for row in moved])
         restored = dict(zip(moved, back, strict=True))
         taken = [row for row in moved if restored[row].verdict == CHANGED]
@@ -137,13 +141,35 @@ class _RestoreNeeded:
 
 
 @dataclass(frozen=True)
+class _EndRecords:
+    """Handles restores of versions that no lake needs, and that were visible when they were planned.
+
+    If the version is still visible, the outcome `done` ends its record. No delete marker is removed,
+    because a user may have placed it since.
+
+    Attributes:
+        deferred: The quarantine in mode `deferred`, which compares objects and moves nothing.
+    """
+
+    deferred: Quarantine
+
+    def act(self, batch: Sequence[PlannedAction], resumed: Collection[PlannedAction] = ()) -> list[Result]:
+        hidden = "is under another delete marker now, and no lake needs it; left alone. `gc-assets restore` removes the marker"
+        return [
+            Result(CHANGED, f"restore {row.key!r}: version {row.version_id} {hidden}") if result.verdict == ABSENT else result
+            for row, result in zip(batch, self.deferred.act(batch, resumed), strict=True)
+        ]
+
+
+@dataclass(frozen=True)
 class RowExecutor:
     """Task that executes the rows of a partition (columns `EXECUTION_ROWS`).
 
     Files needed by the verification mark are never quarantined or purged. Files that have left the
     quarantine are not purged. Such rows have the outcome `changed`, or `failed` if `retry` is set.
     Refused rows have the outcome `denied`. If an interrupted run moved files of any of these rows,
-    the files are restored. Outcomes recorded by earlier runs are not changed.
+    the files are restored. Outcomes recorded by earlier runs are not changed. In mode `versioned`, a
+    restore that nothing needs only ends the record of a version that is visible.
 
     The caller puts the batches in order, and rows within a batch are executed in rank order. Runs
     in executors or in this process.
@@ -166,15 +192,24 @@ class RowExecutor:
             spared_rows = list(self._find_spared(batch))
             spared, refused = {key: reason for key, reason, _ in spared_rows}, {key for key, _, is_refused in spared_rows if is_refused}
             in_use, retried = (set(batch.column("key").filter(batch.column(name)).to_pylist()) for name in ("in_use", "retry"))
+            recorded = set(batch.column("key").filter(batch.column("in_quarantine")).to_pylist()) - in_use
+            unneeded = set(batch.column("key").filter(batch.column("needed").is_null()).to_pylist())
             rows = sorted(zip(to_planned_actions(batch), batch.column("quarantine").to_pylist(), strict=True), key=_batch_group)
             for (_, mode), members in groupby(rows, key=_batch_group):
                 quarantine = self.store.quarantine(mode, self.plan_id)
                 mine = [row for row, _ in members]
-                actor = OnlyInterrupted(quarantine) if self.only_interrupted else quarantine
-                executed = execute([row for row in mine if row.key not in spared], actor, self.log, self.lease, self.clock)
-                back = _RestoreNeeded(quarantine, self.plan_id, spared, in_use, retried, refused)
-                left_alone = execute([row for row in mine if row.key in spared], back, self.log, self.lease, self.clock)
-                yield to_deletion_log([*executed, *left_alone], self.plan_id, mode, self.run_id, rehearsal=self.clock.is_rehearsal)
+                back = _RestoreNeeded(quarantine, self.plan_id, spared, in_use, retried, refused, recorded)
+                hidden = {row.key for row in mine if mode == "versioned" and row.action == RESTORE and row.key in unneeded}
+                ended = _EndRecords(self.store.quarantine("deferred", self.plan_id)) if hidden else quarantine
+                outcomes = [
+                    *self._execute((row for row in mine if row.key not in spared.keys() | hidden), quarantine),
+                    *self._execute((row for row in mine if row.key in hidden), ended),
+                    *execute((row for row in mine if row.key in spared), back, self.log, self.lease, self.clock),
+                ]
+                yield to_deletion_log(outcomes, self.plan_id, mode, self.run_id, rehearsal=self.clock.is_rehearsal)
+
+    def _execute(self, rows: Iterable[PlannedAction], actor: Quarantine) -> Iterator[Outcome]:
+        return execute(rows, OnlyInterrupted(actor) if self.only_interrupted else actor, self.log, self.lease, self.clock)
 
     def _find_spared(self, batch: pa.RecordBatch) -> Iterator[tuple[str, str, bool]]:
         """Yield keys that must not be executed, with the reason and whether the row is refused."""

@@ -199,14 +199,9 @@ class PlanExecution:
         Returns:
             The rows with the columns `EXECUTION_ROWS`, ready for `execute_phase`.
         """
-        header, state = self.plan.header, self.context.state
+        header = self.plan.header
         days = self.context.storage(header.storage).quarantine_days
-        waiting = quarantine_ledger(mark.spark, state, header.storage, rehearsal=self.context.clock.is_rehearsal).select(
-            "key",
-            "source_plan_id",
-            "quarantined_at",
-            *[F.col(name).alias(f"held_{name}") for name in _COPY_IDENTITY],
-        )
+        waiting = self._read_ledger(mark.spark)
         is_held = reduce(and_, [F.col(name).eqNullSafe(F.col(f"held_{name}")) for name in _COPY_IDENTITY])
         early = F.col("quarantined_at") > F.lit(mark.frozen_at - timedelta(days=days))
         too_early = F.concat(
@@ -219,7 +214,7 @@ class PlanExecution:
             "string"
         )
         columns = {
-            "in_quarantine": F.col("quarantined_at").isNotNull() & is_held,
+            "in_quarantine": (F.col("quarantined_at").isNotNull() & is_held) | F.col("_recorded").isNotNull(),
             REFUSED: F.coalesce(REFUSED, F.when((F.col("action") == PURGE) & early, too_early)),
             "retry": failed & F.coalesce(~F.col("is_live"), F.col("needed").isNull()),
             "in_use": F.col("is_live").isNotNull(),
@@ -227,12 +222,28 @@ class PlanExecution:
         }
         rows = mark.rows.revalidate(phase, mark.revalidation)
         return (
-            (_add_recorded(rows, waiting, header.plan_id) if phase == QUARANTINE else rows.withColumn("_recorded", F.lit(None)))
+            (self._add_recorded(rows, waiting) if phase == QUARANTINE else rows.withColumn("_recorded", F.lit(None)))
             .join(mark.needed, "key", "left")
             .join(waiting, ["key", "source_plan_id"], "left")
             .withColumns(columns)
             .select(*EXECUTION_ROWS.names)
         )
+
+    def _read_ledger(self, spark: SparkSession) -> DataFrame:
+        """Return the copies in quarantine, with the columns that identify the object as `held_*`."""
+        copies = quarantine_ledger(spark, self.context.state, self.plan.header.storage, rehearsal=self.context.clock.is_rehearsal)
+        held = [F.col(name).alias(f"held_{name}") for name in _COPY_IDENTITY]
+        return copies.select("key", "source_plan_id", "quarantined_at", *held)
+
+    def _add_recorded(self, rows: DataFrame, ledger: DataFrame) -> DataFrame:
+        """Add a column `_recorded`, which explains that another plan has quarantined the object."""
+        others = ledger.filter(F.col("held_quarantine").isin(*IN_PLACE) & (F.col("source_plan_id") != self.plan.header.plan_id))
+        reason = F.concat(F.lit("in quarantine already by plan "), F.substring(F.min("source_plan_id"), 1, 12))
+        held, planned = (
+            F.coalesce(F.nullif(name, F.lit(UNVERSIONED)), F.lit("")) for name in (F.col("held_version_id"), F.col("version_id"))
+        )
+        recorded = others.groupBy("key", F.col("held_etag").alias("etag"), held.alias("_version")).agg(reason.alias("_recorded"))
+        return rows.withColumn("_version", planned).join(recorded, ["key", "etag", "_version"], "left")
 
     def expire(self, verification_id: str) -> bool:
         """Execute the plan's history edits.
@@ -289,8 +300,8 @@ class PlanExecution:
     def end(self, rows: PlanRows) -> None:
         """Record an outcome for every row, upload and edit of the plan, but start no action.
 
-        Files in interrupted batches are moved back. If another object has taken a file's name, the
-        file stays in quarantine and is recorded there.
+        Files in interrupted batches are moved back, unless another plan has them in quarantine. If
+        another object has taken a file's name, the file stays in quarantine and is recorded there.
         """
         header = self.plan.header
         for phase in phases_of(header, PHASES):
@@ -300,10 +311,14 @@ class PlanExecution:
             elif phase == ABORT:
                 self._record_uploads(end_uploads(self.context, self.plan, self.log, self.lease, self.run.run_id))
             else:
-                reason = None if phase == RESTORE else OUT_OF_DATE
-                columns = {"needed": None, "in_use": False, "retry": False, "in_quarantine": True, REFUSED: reason}
-                typed = {name: F.lit(value).cast(EXECUTION_DDL[name]) for name, value in columns.items()}
-                self.execute_phase(phase, rows.frame.filter(F.col("action") == phase).withColumns(typed).select(*EXECUTION_ROWS.names))
+                needed, refused = (OUT_OF_DATE, None) if phase == RESTORE else (None, OUT_OF_DATE)
+                values = {"needed": needed, "in_use": False, "retry": False, "in_quarantine": True, REFUSED: refused}
+                columns = {name: F.lit(value).cast(EXECUTION_DDL[name]) for name, value in values.items()}
+                mine = rows.frame.filter(F.col("action") == phase)
+                if phase == QUARANTINE:
+                    mine = self._add_recorded(mine, self._read_ledger(self.spark))
+                    columns["in_quarantine"] = F.col("_recorded").isNotNull()
+                self.execute_phase(phase, mine.withColumns(columns).select(*EXECUTION_ROWS.names))
 
     def publish(self, phases: Sequence[str]) -> ApplyResult:
         """Publish the outcomes of the executed phases.
@@ -349,15 +364,6 @@ class PlanExecution:
 
     def _count_failed(self, phase: str) -> int:
         return self.by_outcome.get((phase, FAILED), Totals()).rows
-
-
-def _add_recorded(rows: DataFrame, waiting: DataFrame, plan_id: str) -> DataFrame:
-    """Add a column `_recorded`, which explains that another plan has quarantined the object."""
-    others = waiting.filter(F.col("held_quarantine").isin(*IN_PLACE) & (F.col("source_plan_id") != plan_id))
-    reason = F.concat(F.lit("in quarantine already by plan "), F.substring(F.min("source_plan_id"), 1, 12))
-    held, planned = (F.coalesce(F.nullif(name, F.lit(UNVERSIONED)), F.lit("")) for name in (F.col("held_version_id"), F.col("version_id")))
-    recorded = others.groupBy("key", F.col("held_etag").alias("etag"), held.alias("_version")).agg(reason.alias("_recorded"))
-    return rows.withColumn("_version", planned).join(recorded, ["key", "etag", "_version"], "left")
 
 
 def _is_one_of(histories: Collection[HistoryName]) -> Column:

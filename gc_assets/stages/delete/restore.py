@@ -220,6 +220,6 @@ class _SelectCopies:
             return
         rows = newest_of_each_key(self.copies.find_copies(pa.Table.from_batches(entries).cast(LOG_ENTRIES)))
         columns = {name: rows.column(name) for name in rows.column_names if name in EXECUTION_ROWS.names}
-        constants = {"action": RESTORE, "needed": None, "in_use": False, "retry": False, "in_quarantine": True, "refused": None}
+        constants = {"action": RESTORE, "needed": "requested", "in_use": False, "retry": False, "in_quarantine": True, "refused": None}
         columns |= {name: pa.array([value] * rows.num_rows, EXECUTION_ROWS.field(name).type) for name, value in constants.items()}
         yield from pa.table({name: columns[name] for name in EXECUTION_ROWS.names}).cast(EXECUTION_ROWS).to_batches()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -11,7 +12,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from gc_assets.core.plan import PlanHeader
+from gc_assets.stages.delete.close import close_plan
 from gc_assets.stages.delete.restore import restore
+from gc_assets.stages.records.ledger import read_quarantine
+from gc_assets.stages.records.plans import execution_directory, find_plan
 from tests.dates import next_noon
 from tests.depth import in_turn
 from tests.lakes.iceberg.builder import LakeBuilder
@@ -113,3 +117,48 @@ def test_hidden_version_is_purged_after_its_days(spark: SparkSession, tmp_path: 
         header = plan_at(house, 2.5)
         assert planned_actions(house, key) == ["purge"]
         assert counts(house.approve_and_apply(header).by_outcome) == {("purge", "done"): len(house.keys("deletion_plan"))}
+
+
+def interrupt_batches(house: Lakehouse, header: PlanHeader) -> None:
+    """Remove what an apply writes after its first change, as if it was killed before the outcomes were recorded."""
+    state = Path(house.config.state)
+    execution = state / execution_directory(header)
+    for path in (*execution.glob("share-*/*.outcome.jsonl"), execution / "finished.json", state / header.storage / "apply/_records.json"):
+        path.unlink()
+    shutil.rmtree(state / header.storage / "deletion_log")
+
+
+@pytest.mark.parametrize("finish", ["resume", "end"])
+def test_interrupted_plan_leaves_version_hidden_that_another_plan_has_quarantined(spark: SparkSession, tmp_path: Path, finish: str) -> None:
+    with open_bucket_house(spark, tmp_path) as (house, key):
+        first = house.plan()
+        house.approve(first)
+        second = plan_at(house, 0.5)
+        house.apply(first)
+        interrupt_batches(house, first)
+        assert set(counts(house.approve_and_apply(second).by_outcome)) == {("quarantine", "done")}
+        is_resumed, stored = finish == "resume", find_plan(house.config, first.plan_id)
+        ended = house.apply(first) if is_resumed else close_plan(spark, house.run_context(), stored)
+        assert set(counts(ended.by_outcome)) == {("quarantine", "changed" if is_resumed else "denied")}
+        assert house.bench.get(key) is None
+        copies = read_quarantine(house.run_context().state, house.storage)
+        assert set(copies.column("source_plan_id").to_pylist()) == {second.plan_id}
+        house.restore(second.plan_id)
+        assert house.bench.get(key) == b"garbage"
+
+
+def test_restore_of_visible_version_keeps_the_delete_marker_that_a_user_placed_later(spark: SparkSession, tmp_path: Path) -> None:
+    """The user made the version visible again. After the next plan was made, the user deleted the object."""
+    with open_bucket_house(spark, tmp_path) as (house, key):
+        first = house.plan()
+        house.approve_and_apply(first)
+        remove_marker(house, key)
+        header = plan_at(house, 1)
+        assert planned_actions(house, key) == ["restore"]
+        house.bench.client.delete_object(Bucket=house.bench.bucket, Key=house.bench.prefix + key)
+        assert counts(house.approve_and_apply(header).by_outcome) == {("restore", "changed"): 1}
+        (error,) = {row["error"] for row in house.rows("deletion_log") if row["key"] == key}
+        assert "another delete marker" in error
+        assert house.bench.get(key) is None
+        house.restore(first.plan_id)
+        assert house.bench.get(key) == b"garbage", "the user asked for it"
