@@ -76,9 +76,10 @@ class UnresolvedAddresses(FormatError):
 
 
 class UnresolvedContainer(FormatError):
-    """Raised for a metadata object whose address cannot belong to a storage.
+    """Raised for a metadata object at an unreadable address that belongs to no storage.
 
-    The address is relative, contains `..`, names a host, or has a scheme that no store supports.
+    For example, the address is relative, contains `..`, names a host, has a scheme that no store
+    supports, or is in a bucket that is not configured.
     """
 
 

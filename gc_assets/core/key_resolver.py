@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import unicodedata
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from posixpath import normpath
 from typing import Final
-from urllib.parse import unquote_to_bytes
+from urllib.parse import unquote, unquote_to_bytes
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +28,7 @@ from numpy.typing import NDArray
 
 from gc_assets._version import __version__
 from gc_assets.core.byte_scan import find_rows, has_irregular_components
+from gc_assets.core.claims import find_table_location
 from gc_assets.core.errors import FormatError, StoreError, UsageError
 from gc_assets.core.paths import BUCKET_FORMS, FILE, Location, Scheme, SymbolicLinks, collapse_path, parse_address, scheme_of
 from gc_assets.core.urls import is_aws, parse_alias, parse_url, web_host
@@ -208,12 +211,20 @@ class KeyResolver:
             unresolvable = [address for address in values.drop_null().unique().to_pylist() if self.find_problem(address) is not None]
             return self.resolve(pc.if_else(pc.is_in(values, pa.array(unresolvable, values.type)), pa.scalar(None, values.type), values))
 
-    def find_namesakes(self, location: str) -> Iterator[tuple[str, str]]:
-        """Yield the directories of all storages whose key is the end of an external location."""
-        parts = location.rstrip("/").split("/")
-        for number in range(len(parts)):
-            if not _IRREGULAR.intersection(parts[number:]):
-                yield from ((name, f"{'/'.join(parts[number:])}/") for name in self._locations)
+    def find_namesakes(self, address: str) -> Iterator[tuple[str, str]]:
+        """Yield the directories that may contain the table of an external metadata file.
+
+        The storage may be accessible under another address. In each storage, these are the
+        directories whose key is the end of the table's location. If the storage is at or under a
+        directory with the last name of the location, it is the whole storage.
+        """
+        locations = [location.split("/") for location in _find_locations(address)]
+        endings = {f"{'/'.join(parts[number:])}/" for parts in locations for number in range(len(parts))}
+        for name, location in self._locations.items():
+            yield from ((name, key) for key in endings)
+            # The first component may be `container@account`.
+            if any(parts[-1] in {*location.root.split("/"), location.root.partition("@")[0]} for parts in locations):
+                yield name, ""
 
     def find_problem(self, address: str) -> str | None:
         """Explain why an address cannot be resolved. Returns None if it can."""
@@ -296,6 +307,14 @@ def _loosen(key: str) -> str:
     while (decoded := unquote_to_bytes(raw)) != raw:
         raw = decoded
     return collapse_path(unicodedata.normalize("NFC", raw.decode(errors="backslashreplace")))[1:]
+
+
+def _find_locations(address: str) -> set[str]:
+    """Return possible locations of a metadata file's table, without a trailing slash."""
+    without_query = re.split("[?#]", address, maxsplit=1)[0]
+    spellings = {spelling for text in (address, without_query) for spelling in (text, unquote(text), text.replace("\\", "/"))}
+    locations = {find_table_location(spelling).rstrip("/") for spelling in spellings}
+    return {path for location in locations for path in (location, normpath(location)) if path.rpartition("/")[2] not in _IRREGULAR}
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from gc_assets.engine.tables import publish
 from gc_assets.stages.mark import commit_graph
+from gc_assets.stages.records.set_aside import set_table_aside
 from gc_assets.state.journal import PublishedTable
 from tests.dates import next_noon
 from tests.depth import in_turn
@@ -56,27 +57,36 @@ def write(path: Path, text: str = "x") -> Path:
     return path
 
 
-def test_unreadable_metadata_of_a_head_makes_the_lake_unreadable(house: Lakehouse, builder: NessieBuilder) -> None:
+def test_unreadable_metadata_of_a_head_makes_its_table_unreadable(house: Lakehouse, builder: NessieBuilder) -> None:
     main = builder.on()
-    main.new("db.t")
-    main.new("db.other")
+    kept = {house.key(path) for path in main.new("db.t").leftovers(LONG_AGO)}
+    garbage = {house.key(path) for path in main.new("db.other").leftovers(LONG_AGO)}
     house.lakes = [builder.config(retention=HEADS, missing_history="tolerate")]
     path = metadata_of(builder, "db.t")
     content = path.read_text()
     path.unlink()
-    assert path.name in read_error(house)
+    assert path.name in read_error(house, "db.t")
+    assert_planned(house, garbage, kept)
     path.write_text(content[: len(content) // 2])
-    assert re.search(rf"{path.name}.*not a complete JSON document", read_error(house))
+    assert re.search(rf"{path.name}.*not a complete JSON document", read_error(house, "db.t"))
+    assert_planned(house, garbage, kept)
     path.write_text(content)
     assert not house.plan().unreadable
 
 
-def read_error(house: Lakehouse) -> str:
-    """Plan with an unreadable lake. Return why it is unreadable. None of its files is planned."""
+def read_error(house: Lakehouse, table: str | None = None) -> str:
+    """Plan with an unreadable table or lake that no run has read. Return why it is unreadable."""
     [unreadable] = house.plan().unreadable
-    assert unreadable.is_whole_lake
-    assert not house.planned_actions()
+    assert (unreadable.table_name, unreadable.good_on) == (table, None)
+    assert table is not None or not house.planned_actions()
     return unreadable.why
+
+
+def assert_planned(house: Lakehouse, garbage: set[str], kept: set[str]) -> None:
+    planned = set(house.planned_actions())
+    assert garbage <= planned
+    assert kept
+    assert not kept & planned
 
 
 class SharedRun:
@@ -197,15 +207,16 @@ def test_metadata_of_another_table_under_one_content_is_live(shared_run: SharedR
     assert shared_run.house.key(shared_run.replaced) in shared_run.planned
 
 
-def test_missing_older_metadata_makes_the_lake_unreadable_unless_tolerated(house: Lakehouse, builder: NessieBuilder) -> None:
+def test_missing_older_metadata_makes_its_table_unreadable_unless_tolerated(house: Lakehouse, builder: NessieBuilder) -> None:
     main = builder.on()
-    main.new("db.t")
+    main.new("db.t").leftovers(LONG_AGO)
     older = metadata_of(builder, "db.t")
     main.append("db.t")
     main.append("db.t")
     older.unlink()
     house.lakes = [builder.config()]
-    assert older.name in read_error(house)
+    assert older.name in read_error(house, "db.t")
+    assert not house.planned_actions()
     house.lakes = [builder.config(missing_history="tolerate")]
     header = house.plan()
     assert header.failed_gates == []
@@ -222,11 +233,18 @@ def test_gates_refuse_if_all_tables_were_dropped(house: Lakehouse, builder: Ness
     assert {"lakes_present", "live_drop"} & house.failed_gates(house.plan())
 
 
-def test_table_in_unconfigured_storage_makes_the_lake_unreadable(house: Lakehouse, builder: NessieBuilder) -> None:
-    builder.on().new("db.t")
+def test_table_in_unconfigured_storage_is_unreadable_alone(house: Lakehouse, builder: NessieBuilder) -> None:
+    main = builder.on()
+    garbage = {house.key(path) for path in main.new("db.t").leftovers(LONG_AGO)}
+    near = {house.key(path) for path in main.new("db.near", location=f"file://{house.warehouse}/far").leftovers(LONG_AGO)}
     builder.put(["far"], iceberg_table("s3://elsewhere/far/metadata/1.metadata.json"))
     house.lakes = [builder.config(retention=HEADS)]
-    assert "s3://elsewhere/far/metadata/1.metadata.json" in read_error(house)
+    assert "s3://elsewhere/far/metadata/1.metadata.json" in read_error(house, "far")
+    assert_planned(house, garbage, near)  # the bucket may be another name of the storage
+    set_table_aside(house.config, house.clock, "far", "ops", "in another account")
+    house.now += timedelta(hours=1)
+    [unreadable] = house.plan().unreadable
+    assert not unreadable.blocks_purges
 
 
 def test_path_with_parent_component_makes_its_table_unreadable(house: Lakehouse, builder: NessieBuilder) -> None:

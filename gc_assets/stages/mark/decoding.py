@@ -171,7 +171,9 @@ class Decode:
                 yield task, result, UndecodedTable(reason, [find_table_location(f"{task['address'].rstrip('/')}/")])
                 continue
             if isinstance(result, OSError):
-                yield task, result, FormatError(f"{task['kind']} {task['address']} cannot be read: {result}")
+                is_external = self.resolver.locate_one(task["address"]) is None
+                error = UnresolvedContainer if is_external else FormatError
+                yield task, result, error(f"{task['kind']} {task['address']} cannot be read: {result}")
                 continue
             if task["address"] in known:
                 yield task, result, DecodingAborted(known[task["address"]])
@@ -261,13 +263,11 @@ class _DecodedWriter:
             columns = [pa.repeat(pa.scalar(task["address"]), len(addresses)), addresses]
             self._segment.add(UNRESOLVED_SIDE, pa.RecordBatch.from_arrays(columns, schema=UNRESOLVED))
         if isinstance(error, UnresolvedContainer):
-            # The location is recorded as known, although it is not part of any storage. If it is a
-            # storage under another name, the directory has the same path there.
-            location = find_table_location(task["address"])
-            rows = [{"container": task["address"], "address": location, "storage": None, "key": None}]
-            for storage, key in self._resolver.find_namesakes(location):
-                found = {"address": self._resolver.address(storage, key), "storage": storage, "key": key}
-                rows.append({"container": task["address"], **found})
+            # It may be a storage under another name.
+            rows = [
+                {"container": task["address"], "address": self._resolver.address(storage, key), "storage": storage, "key": key}
+                for storage, key in sorted(set(self._resolver.find_namesakes(task["address"])))
+            ]
             self._segment.add(UNREAD_LOCATIONS_SIDE, pa.RecordBatch.from_pylist(rows, schema=UNREAD_LOCATIONS))
         if isinstance(error, UndecodedTable):
             located = list(_locate_each(error.locations, self._resolver))

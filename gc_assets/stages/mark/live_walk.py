@@ -240,7 +240,7 @@ class LiveWalk:
                 raise LakeUnreadable(_unreadable_message(self.lake_name, required, errors))
             named = read_parts(self.roots.files, list(self.cache.unread_locations), UNREAD_LOCATIONS)
             shields.append(shield_directories(required, named))
-            owners = self._find_contents(required, found, named, contents)
+            owners = self._find_contents(required, found, contents)
             for row in required.to_pylist():
                 reason = errors.get(row["address"], f"{row['kind']} {row['address']} was never decoded")
                 if self.roots.contents is not None:
@@ -283,33 +283,27 @@ class LiveWalk:
             shields.append(build_shields(read_parts(self.roots.files, list(self.claims), CLAIMS), [WHOLE_LAKE]))
         return replace(rooted, roots=roots, shields=pa.concat_tables(shields), containers=None)
 
-    def _find_contents(self, required: pa.Table, found: pa.Table, named: pa.Table, contents: ContentIndex) -> dict[str, list[str]]:
+    def _find_contents(self, required: pa.Table, found: pa.Table, contents: ContentIndex) -> dict[str, list[str]]:
         """Return the ids of contents that need undecoded containers, by container address.
 
-        If the location of one of a container's contents is unknown, the container is omitted, which
-        makes the whole lake unreadable. If a metadata file's address cannot be resolved, its
-        location is considered to be outside all storages, because such a commit may stay in the log
-        permanently. If the lake itself has claims, the result is empty, because any file under them
-        may belong to the container.
+        If the id of one of a container's contents is unknown, the container is omitted, which makes
+        the whole lake unreadable. If the lake itself has claims, the result is empty, because any
+        file under them may belong to the container.
 
         Args:
             required: The undecoded containers (columns `ROOTS`).
             found: All containers of the walk (columns `ROOTS`).
-            named: Locations specified by undecodable metadata (columns `UNREAD_LOCATIONS`).
         """
         if self.roots.contents is None or self._has_own_claims():
             return {}
         parents = dict(zip(*(found.column(name).to_pylist() for name in ("address", "parent")), strict=True))
-        located = set(named.column("container").to_pylist())
         owners: dict[str, list[str]] = {}
         for address in required.column("address").to_pylist():
             root, visited = address, set[str]()
             while (parent := parents.get(root)) is not None and root not in visited:
                 visited.add(root)
                 root = parent
-            ids = contents.ids_of(root)
-            is_located = root != address or root in located
-            if ids and (is_located or (self.last_known is not None and all(map(self.last_known.was_read, ids)))):
+            if ids := contents.ids_of(root):
                 owners[address] = sorted(ids)
         return owners
 

@@ -126,7 +126,7 @@ def test_text_of_a_function_protects_nothing(runs: Runs) -> None:
     assert not any("udf" in note for note in runs.notes)
 
 
-def test_lake_is_unreadable_while_a_link_to_new_metadata_is_broken(spark: SparkSession, nessie: Server, tmp_path: Path) -> None:
+def test_table_is_unreadable_while_a_link_to_its_metadata_is_broken(spark: SparkSession, nessie: Server, tmp_path: Path) -> None:
     house = Lakehouse(spark, tmp_path, now=next_noon(days=30), settings={"gates": GATES})
     builder = NessieBuilder(nessie.uri, house.warehouse)
     builder.on().new("db.good")
@@ -139,6 +139,6 @@ def test_lake_is_unreadable_while_a_link_to_new_metadata_is_broken(spark: SparkS
     garbage = {house.key(path) for path in table.leftovers(days_ago(20))}
     house.lakes = [builder.config(), other.config("sales")]
     (unreadable,) = house.plan().unreadable
-    assert (unreadable.lake, unreadable.table_name) == ("shop", None)
+    assert (unreadable.lake, unreadable.table_name) == ("shop", "odd")
     assert "make it readable for this process, or repair the link" in unreadable.why
     assert garbage <= set(house.planned_actions())
