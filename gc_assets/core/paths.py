@@ -95,7 +95,10 @@ def is_address(text: str) -> bool:
 def scheme_of(address: str) -> str:
     """Return the canonical scheme of an address. A path without a scheme has the scheme `file`."""
     match = _SCHEME.match(address)
-    return FILE if match is None else _ALIASES.get(match[1].lower(), match[1].lower())
+    if match is None:
+        return FILE
+    name = match[1].lower()
+    return _ALIASES.get(name, name)
 
 
 def is_of_known_scheme(address: str) -> bool:

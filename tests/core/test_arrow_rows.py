@@ -1,10 +1,25 @@
-"""Changed and aggregated columns keep their names."""
+"""Rows are built from dataclasses, and changed and aggregated columns keep their names."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pyarrow as pa
 
-from gc_assets.core.arrow_rows import aggregate_rows, exclude_rows, replace_columns
+from gc_assets.core.arrow_rows import aggregate_rows, exclude_rows, replace_columns, to_row
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    key: str
+    names: tuple[str, ...]
+
+
+def test_row_of_a_dataclass_has_its_fields() -> None:
+    names = ("a", "b")
+    row = to_row(_File("k", names))
+    assert row == {"key": "k", "names": names}
+    assert row["names"] is names
 
 
 def test_columns_are_aggregated_under_their_own_names() -> None:

@@ -6,13 +6,14 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
 
+from gc_assets.core.arrow_rows import to_row
 from gc_assets.core.claims import find_table_location
 from gc_assets.core.errors import ClockSkewed, FormatError, GcError, LakeUnreadable, StoreError
 from gc_assets.core.key_resolver import KeyResolver
@@ -378,12 +379,12 @@ def _build_side_tables(
     resolver: KeyResolver,
     resolve: Callable[[KeyResolver, pa.Array], tuple[pa.Array, pa.Array]] = KeyResolver.locate,
 ) -> dict[str, pa.Table]:
-    sources = [{**asdict(item), "properties": list(item.properties.items())} for item in refs.sources]
+    sources = [{**to_row(item), "properties": list(item.properties.items())} for item in refs.sources]
     resolved = {CLAIMS_SIDE: refs.claims, UNCOMMITTED_SIDE: refs.uncommitted, PINNED_SIDE: refs.pinned}
     sides = {
-        side: _resolve([asdict(item) for item in items], _SIDE_TABLES[side], partial(resolve, resolver)) for side, items in resolved.items()
+        side: _resolve([to_row(item) for item in items], _SIDE_TABLES[side], partial(resolve, resolver)) for side, items in resolved.items()
     }
-    views = pa.Table.from_pylist([asdict(item) for item in refs.views], VIEWS)
+    views = pa.Table.from_pylist([to_row(item) for item in refs.views], VIEWS)
     return {SOURCES_SIDE: pa.Table.from_pylist(sources, SOURCES), **sides, VIEWS_SIDE: views, LINKS_SIDE: build_links(resolver)}
 
 
@@ -407,4 +408,4 @@ def _list_unread(refs: FrozenRefs) -> tuple[UnreadTable, ...]:
 
 
 def _ref_row(ref: Ref) -> dict[str, Any]:
-    return {**asdict(ref), "properties": list(ref.properties.items())}
+    return {**to_row(ref), "properties": list(ref.properties.items())}

@@ -8,13 +8,14 @@ change what is remembered.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gc_assets.core.arrow_rows import to_row
 from gc_assets.core.claims import Claim
 from gc_assets.core.dropped_tables import REPOSITORY, TABLE, LakeTables, RememberedTable, remember_tables
 from gc_assets.core.untrusted_input import normalize_uuid
@@ -82,7 +83,7 @@ def _value(name: str, value: Any) -> Any:
 
 def memory_row(table: RememberedTable) -> dict[str, Any]:
     """Convert a remembered table to a row of `DROPPED_TABLES`."""
-    return {**asdict(table), "prefixes": list(table.prefixes)}
+    return {**to_row(table), "prefixes": list(table.prefixes)}
 
 
 def update_memory(
@@ -175,13 +176,14 @@ def record_verified(context: RunContext, mark: RunContext, refs: Iterable[Publis
             continue
         unreadable = {item.table_uuid for item in mark.table(LIVE_FILES, lake).summary(LiveFilesSummary).unreadable}
         _, addresses = _read_catalog(mark, table)
+        catalog = catalog_identity(mark, lake)
         record_verified_tables(
             context,
             lake,
             [
                 VerifiedTable(
                     table_uuid=uuid,
-                    catalog=catalog_identity(mark, lake),
+                    catalog=catalog,
                     at=summary.frozen_at,
                     metadata_location=addresses[uuid],
                     newest_ms=known[uuid].newest,
@@ -218,6 +220,7 @@ def catalog_identity(context: RunContext, lake_name: str) -> str:
 
 def _list_tables(context: RunContext, refs: PublishedTable, claims: Sequence[Claim], known: Mapping[str, KnownTable]) -> LakeTables:
     lake, summary = refs.receipt.owner, refs.summary(LakeRefsSummary)
+    catalog = catalog_identity(context, lake)  # opens a table, so it is not repeated for each table of the lake
     live = context.table(LIVE_FILES, lake)
     unreadable = live.summary(LiveFilesSummary).unreadable
     names, addresses = _read_server(context, lake) if context.kind(lake).has_live_contents else _read_catalog(context, refs)
@@ -231,7 +234,7 @@ def _list_tables(context: RunContext, refs: PublishedTable, claims: Sequence[Cla
             lake,
             uuid,
             names[uuid],
-            catalog_identity(context, lake),
+            catalog,
             tuple(sorted({claim.prefix for claim in found})),
             summary.frozen_at,
             claims_by_uuid=found[0].owner.table_uuid is not None,
@@ -246,7 +249,7 @@ def _list_tables(context: RunContext, refs: PublishedTable, claims: Sequence[Cla
         names, tables = {**names, repository.table_uuid: repository.table_name}, (*tables, repository)
     return LakeTables(
         lake,
-        catalog_identity(context, lake),
+        catalog,
         summary.frozen_at,
         tables,
         frozenset(names) | unreadable_uuids,

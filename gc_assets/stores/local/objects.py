@@ -43,6 +43,8 @@ def local_path(address: str) -> str:
     Raises:
         StoreError: If the address does not have one of these forms.
     """
+    if address.startswith("file:///") and "\0" not in address:  # the usual form, which a run parses for each container
+        return address[7:]
     rest = address
     if address[:5].lower() == "file:":
         rest = address[5:]

@@ -5,14 +5,17 @@ from __future__ import annotations
 import errno
 import os
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from gc_assets.buckets.protocol import Change, ConditionalBucket, Deletion
 from gc_assets.config.s3 import S3Config
 from gc_assets.core.errors import ObjectChanged
 from gc_assets.core.paths import bucket_and_key
-from gc_assets.s3.bucket import S3Bucket
 from gc_assets.stores.conditional.objects import BucketObjects
 from gc_assets.stores.conditional.own_versions import MAX_VERSIONS, is_only_version
+
+if TYPE_CHECKING:
+    from gc_assets.s3.bucket import S3Bucket
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,8 @@ class S3Objects(BucketObjects):
     """
 
     def open(self, address: str) -> tuple[S3Bucket, str]:
+        from gc_assets.s3.bucket import S3Bucket  # imports botocore, which runs without S3 do not need
+
         bucket, key = bucket_and_key(address)
         return S3Bucket(bucket, "", self.connections.settings_for(address, S3Config)), key
 
