@@ -80,8 +80,8 @@ def find_objects(store: Store, keys: Sequence[str]) -> list[StoredObject | None]
             return store.find_object(key)
         except OSError as error:
             raise StoreError(
-                f"cannot look up {store.location.rstrip('/')}/{key}: {error.strerror or error}. A run without a listing looks up each "
-                "file that it would plan. Run again, or list the storage with `gc-assets run --listing`."
+                f"cannot look up {store.location.rstrip('/')}/{key}: {error.strerror or error}. Run the command again. "
+                "A run that lists the storage (`gc-assets run --listing`) does not look up single files."
             ) from error
 
     def find_group(group: Sequence[str]) -> list[StoredObject | None]:

@@ -6,7 +6,7 @@ import json
 import random
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -326,17 +326,45 @@ def test_undo_is_refused_after_the_objects_were_quarantined_or_purged(story: Sto
 
 
 def test_undo_names_the_commit_with_the_paths_after_a_purge(story: Story) -> None:
+    """After the objects were copied back, the undo works. A truncated object is not the purged one."""
     del story.builder.repository.tags["v1"]
     first = story.plan()
     story.house.approve_and_apply(first)
-    for days in (35, 36):
-        story.house.now = NOW + timedelta(days=days)
-        story.house.approve_and_apply(story.plan())
-    before = story.paths()
-    assert undo_expiry(story.house.run_context(), find_plan(story.house.config, first.plan_id)) == {"changed": 2}
-    assert story.paths() == before
-    error = "2 objects at the deleted paths of branch .* do not exist any more, .*; commit .* has the deleted paths"
-    assert all(re.search(error, text) for text in undo_errors(story))
+    story.house.now = NOW + timedelta(days=35)
+    second = story.plan()
+    backup = {story.house.warehouse / key: (story.house.warehouse / key).read_bytes() for key in story.house.keys("deletion_plan")}
+    story.house.approve_and_apply(second)
+    story.house.now = NOW + timedelta(days=36)
+    story.house.approve_and_apply(story.plan())
+    plan, before = find_plan(story.house.config, first.plan_id), story.paths()
+    for content in (dict.fromkeys(backup), {path: content[:-1] for path, content in backup.items()}):
+        copy_back(content)
+        assert undo_expiry(story.house.run_context(), plan) == {"changed": 2}
+        assert story.paths() == before
+        error = "2 objects at the deleted paths of branch .* do not exist any more, .*; copy them back .*; commit .* has the deleted paths"
+        assert all(re.search(error, text) for text in undo_errors(story))
+    copy_back(backup)
+    assert undo_expiry(story.house.run_context(), plan) == {"undone": 2}
+    assert before < story.paths()
+
+
+def test_undo_needs_no_restore_of_objects_that_were_copied_back(story: Story) -> None:
+    """Their copies in quarantine cannot be restored, because the names are in use."""
+    del story.builder.repository.tags["v1"]
+    first = story.plan()
+    story.house.approve_and_apply(first)
+    story.house.now = NOW + timedelta(days=35)
+    second = story.plan()
+    backup = {story.house.warehouse / key: (story.house.warehouse / key).read_bytes() for key in story.house.keys("deletion_plan")}
+    story.house.approve_and_apply(second)
+    copy_back(backup)
+    assert undo_expiry(story.house.run_context(), find_plan(story.house.config, first.plan_id)) == {"undone": 2}
+
+
+def copy_back(contents: Mapping[Path, bytes | None]) -> None:
+    for path, content in contents.items():
+        if content is not None:
+            path.write_bytes(content)
 
 
 def test_undo_is_refused_while_a_later_plan_may_have_removed_the_objects(story: Story) -> None:

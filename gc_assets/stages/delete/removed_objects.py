@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gc_assets.core.commands import command
-from gc_assets.core.errors import StateError
+from gc_assets.core.errors import StateError, StoreError
 from gc_assets.core.phases import PURGE, QUARANTINE
 from gc_assets.core.printable import show_list, to_message
 from gc_assets.core.units import count_of
@@ -21,6 +21,7 @@ from gc_assets.stages.records.plans import list_plans, unfinished_plans
 from gc_assets.state.index import PastRun
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import DELETION_PLAN
+from gc_assets.stores.listing import find_objects
 
 _DEFERRED: Final = "deferred"
 
@@ -30,17 +31,18 @@ def describe_removed_objects(context: RunContext, planned: PlannedPaths, action:
 
     A later plan may have quarantined or purged objects at these paths, in which case the restored
     paths would refer to missing files. To find out, this reads the deletion logs of the storages
-    involved. Unfinished plans do not have a log yet, so their rows are read instead.
+    involved, and looks up the removed objects, because a user may have copied them back. Unfinished
+    plans do not have a log yet, so their rows are read instead.
 
     Returns:
-        The reason, which may be that a table is missing or damaged, or None if the deletion may be
-        undone.
+        The reason, which may be that a table or an object cannot be read, or None if the deletion
+        may be undone.
     """
     try:
         keys = _keys_by_storage(planned.read_objects(action))
         reason = _describe_logged(context, keys, action)
         return reason if reason is not None else _describe_unfinished(context, keys, action, plan_id)
-    except StateError as error:
+    except (StateError, StoreError) as error:
         unknown = f"gc-assets cannot find out whether the objects at the deleted paths of branch {action.ref_name} exist"
         return to_message(f"{unknown}: {str(error).removesuffix('.')}; commit {action.snapshot_id} has the deleted paths")
 
@@ -54,7 +56,8 @@ def _describe_logged(context: RunContext, keys: Mapping[str, pa.Array], action: 
     found = list[pa.Table]()
     for storage, of_storage in keys.items():
         last = newest_entries(LogReader.of(context.state, storage).read_keys(of_storage), ("key",))
-        found.append(select_removed(last).select(["key", "phase", "by"]))
+        removed = select_removed(last).select(["key", "phase", "by", "size_bytes"])
+        found.append(removed.filter(pa.array(_find_missing(context, storage, removed), pa.bool_())))
     gone = pa.concat_tables(found) if found else None
     if gone is None or not gone.num_rows:
         return None
@@ -62,10 +65,19 @@ def _describe_logged(context: RunContext, keys: Mapping[str, pa.Array], action: 
     if lost.num_rows:
         return (
             _describe(action, lost.column("key").to_pylist(), "do not exist any more")
-            + f"; commit {action.snapshot_id} has the deleted paths"
+            + f"; copy them back and run the undo again; commit {action.snapshot_id} has the deleted paths"
         )
     plans = show_list([f"`{command('restore', plan=plan[:12])}`" for plan in sorted(set(gone.column("by").to_pylist()))])
     return _describe(action, gone.column("key").to_pylist(), "are in quarantine") + f"; first run {plans}"
+
+
+def _find_missing(context: RunContext, storage: str, removed: pa.Table) -> list[bool]:
+    """Look up removed objects, and return which of them a user has not copied back in full."""
+    if storage not in {item.name for item in context.config.storages}:
+        return [True] * removed.num_rows
+    found = find_objects(context.store(storage), removed.column("key").to_pylist())
+    sizes = removed.column("size_bytes").to_pylist()
+    return [item is None or size not in {None, item.size_bytes} for item, size in zip(found, sizes, strict=True)]
 
 
 def _describe_unfinished(context: RunContext, keys: Mapping[str, pa.Array], action: ExpiryAction, plan_id: str) -> str | None:
