@@ -257,6 +257,10 @@ def by_option(command: _F) -> _F:
     )
 
 
+def comment_option(command: _F) -> _F:
+    return click.option("--comment", default="", metavar="TEXT", help="The reason, which is recorded.")(command)
+
+
 def wide_option(command: _F) -> _F:
     """Add the option `--wide` to a command that prints tables."""
     return click.option("--wide", is_flag=True, help="Print whole lines, without shortened keys.")(command)

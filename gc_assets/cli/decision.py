@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from gc_assets.cli import output
-from gc_assets.cli.context import Settings, by_option, common_options, format_option
+from gc_assets.cli.context import Settings, by_option, comment_option, common_options, format_option
 from gc_assets.cli.dagster_events import report_decision
 from gc_assets.cli.output import print_command, print_data, print_message, with_commands, with_old_keys, write_json, write_table
 from gc_assets.core.commands import command
@@ -29,14 +29,13 @@ if TYPE_CHECKING:
 MAX_TABLES: Final = 15
 # Columns that describe what an apply would do. Irreversible effects come first.
 EFFECT_COLUMNS: Final = ("cannot be undone", "can be undone")
-_COMMENT: Final = click.option("--comment", default="", metavar="TEXT", help="The reason, which is recorded.")
 
 
 @click.command("approve", short_help="Approve one plan.")
 @click.argument("plan_id")
 @by_option
 @click.option("--override", "overrides", multiple=True, metavar="GATE", help="Override this failed gate. Recorded. Can be repeated.")
-@_COMMENT
+@comment_option
 @click.option("--yes", is_flag=True, help="Do not ask on a terminal.")
 @format_option()
 @common_options
@@ -87,7 +86,7 @@ def approve_command(settings: Settings, plan_id: str, by: str, overrides: tuple[
 @click.command("reject", short_help="Reject one plan.")
 @click.argument("plan_id")
 @by_option
-@_COMMENT
+@comment_option
 @format_option()
 @common_options
 def reject_command(settings: Settings, plan_id: str, by: str, comment: str, format_: str) -> None:
