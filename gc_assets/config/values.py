@@ -8,22 +8,20 @@ from collections.abc import Mapping
 from datetime import date, datetime, time, timedelta
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, PlainSerializer
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 
-from gc_assets.core.deferred_models import DEFER_BUILD
+from gc_assets.core.deferred_models import StrictModel
 from gc_assets.core.deprecation import REMOVED_IN
 from gc_assets.core.renamed_keys import RenamedKeys
 from gc_assets.core.units import LONGEST, format_duration, parse_bytes, parse_cutoff, parse_duration
 
 
-class Model(RenamedKeys):
+class Model(RenamedKeys, StrictModel):
     """Base class for all mappings in `lakes.yaml`. Unknown keys are rejected.
 
     Two class attributes keep older files valid for a while. `RENAMED` maps deprecated keys to
     current ones, and keys in `IGNORED` are accepted without effect. Both cause a `FutureWarning`.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=DEFER_BUILD)
 
     IGNORED: ClassVar[frozenset[str]] = frozenset()
 

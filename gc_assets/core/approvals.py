@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar, Literal
 
-from pydantic import ConfigDict, field_validator
+from pydantic import field_validator
 
-from gc_assets.core.deferred_models import DEFER_BUILD
+from gc_assets.core.deferred_models import StrictModel
 from gc_assets.core.deprecation import RenamedAttribute
 from gc_assets.core.plan import gate_name
 from gc_assets.core.renamed_keys import RenamedKeys
 
 
-class ApprovalEvent(RenamedKeys):
+class ApprovalEvent(RenamedKeys, StrictModel):
     """An approval or rejection of a plan by one person.
 
     Attributes:
@@ -28,8 +28,6 @@ class ApprovalEvent(RenamedKeys):
         at: Time of the decision in UTC.
         overrides: Failed gates that the approval overrides.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=DEFER_BUILD)
 
     RENAMED: ClassVar = {"said": "decision"}
 

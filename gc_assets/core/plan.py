@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from typing import Any, ClassVar, Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from gc_assets.core.deferred_models import DEFER_BUILD
+from gc_assets.core.deferred_models import StrictModel
 from gc_assets.core.deprecation import RenamedAttribute
 from gc_assets.core.phases import ABORT, EXPIRE
 from gc_assets.core.renamed_keys import RenamedKeys
@@ -55,11 +55,7 @@ def gate_name(name: str) -> str:
     return _RENAMED_GATES.get(name, name)
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=DEFER_BUILD)
-
-
-class Amount(_Model):
+class Amount(StrictModel):
     """A number of files and their total size."""
 
     files: int = 0
@@ -100,7 +96,7 @@ class LiveCount:
         return LiveCount(self.files - sum(self.by_lake.values()) + sum(kept.values()), kept)
 
 
-class GateResult(_Model):
+class GateResult(StrictModel):
     """The result of a gate. If it failed, an approval may override it if `overridable` is True."""
 
     name: str
@@ -110,7 +106,7 @@ class GateResult(_Model):
     numbers: dict[str, float] = Field(default_factory=dict[str, float])
 
 
-class Unreadable(_Model):
+class Unreadable(StrictModel):
     """A table or repository that this run could not read.
 
     Its last known files are protected. If no run has ever read it, its claims and possible
@@ -184,7 +180,7 @@ class Unreadable(_Model):
         return self.table_uuid is not None and table_uuid == self.table_uuid
 
 
-class Uploads(_Model):
+class Uploads(StrictModel):
     """Totals of the unfinished multipart uploads that a plan aborts.
 
     Attributes:
@@ -204,7 +200,7 @@ class Uploads(_Model):
         return f"{count_of(self.count, 'unfinished upload')} ({format_bytes(self.bytes)}){more}"
 
 
-class LeftOut(_Model):
+class LeftOut(StrictModel):
     """A group of files or history edits that a plan leaves out.
 
     Attributes:
@@ -229,7 +225,7 @@ class LeftOut(_Model):
         return f"{amount} {'is' if is_one else 'are'} left out: {self.reason}"
 
 
-class PlanSummary(_Model):
+class PlanSummary(StrictModel):
     """The fields of a plan header that are needed to list plans.
 
     Attributes:
@@ -271,7 +267,7 @@ class PlanSummary(_Model):
         return "refused" if self.refused_by else "ready"
 
 
-class PlanHeader(RenamedKeys, _Model):
+class PlanHeader(RenamedKeys, StrictModel):
     """The header of a plan, which is everything but its rows, expiry actions and uploads.
 
     These parts are represented by `rows_digest`, `expiry_digest` and `uploads.digest`. The digests

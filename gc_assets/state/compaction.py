@@ -28,9 +28,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from gc_assets.core.deferred_models import DEFER_BUILD
+from gc_assets.core.deferred_models import StrictModel
 from gc_assets.core.errors import StateError
 from gc_assets.core.renamed_keys import RenamedKeys
 from gc_assets.core.untrusted_input import parse_json
@@ -72,10 +72,6 @@ ORDERED_TABLES: Final = frozenset({DeletionLogSummary.TABLE, ExpiryLogSummary.TA
 RUN_ID: Final = "run_id"
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=DEFER_BUILD)
-
-
 class CompactedPart(Part):
     """A Parquet file of a compacted segment."""
 
@@ -86,7 +82,7 @@ class CompactedPart(Part):
         return cls(name=part.name, rows=part.rows, size_bytes=part.size_bytes, sha256=part.sha256)
 
 
-class CompactedSegment(_Model):
+class CompactedSegment(StrictModel):
     """Copies of the rows of several runs.
 
     Attributes:
@@ -100,7 +96,7 @@ class CompactedSegment(_Model):
     dropped_rows: int = 0
 
 
-class CompactedSegments(RenamedKeys, _Model):
+class CompactedSegments(RenamedKeys, StrictModel):
     """The content of `_folds.json`.
 
     Attributes:

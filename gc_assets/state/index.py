@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
-from gc_assets.core.deferred_models import DEFER_BUILD
+from gc_assets.core.deferred_models import StrictModel
 from gc_assets.core.deprecation import RenamedAttribute
 from gc_assets.core.errors import StateError
 from gc_assets.core.renamed_keys import RenamedKeys
@@ -34,11 +34,7 @@ _READ_VERSIONS: Final = frozenset({1, INDEX_VERSION})
 _H = TypeVar("_H", bound=IndexSummary)
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=DEFER_BUILD)
-
-
-class Part(_Model):
+class Part(StrictModel):
     """A Parquet file of a run. If it belongs to a side table, its name begins with `<side table>/`."""
 
     name: str
@@ -51,7 +47,7 @@ class Part(_Model):
         return self.name.rpartition("/")[0] == (side or "")
 
 
-class IndexEntry(RenamedKeys, _Model):
+class IndexEntry(RenamedKeys, StrictModel):
     """The entry for a run in the index. Until the receipt is written, `is_published` is False."""
 
     RENAMED: ClassVar = {"facts": "summary", "is_there": "is_published"}
@@ -69,7 +65,7 @@ class IndexEntry(RenamedKeys, _Model):
     is_there = RenamedAttribute("is_published")
 
 
-class _Runs(_Model):
+class _Runs(StrictModel):
     runs: tuple[IndexEntry, ...]
 
 

@@ -5,19 +5,15 @@ from __future__ import annotations
 from datetime import date, datetime
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
-from gc_assets.core.deferred_models import DEFER_BUILD
+from gc_assets.core.deferred_models import StrictModel
 from gc_assets.core.deprecation import RenamedAttribute
 from gc_assets.core.renamed_keys import RenamedKeys
 from gc_assets.state.schemas import SCHEMA_VERSION
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=DEFER_BUILD)
-
-
-class PartFile(_Model):
+class PartFile(StrictModel):
     """A Parquet file of a table. Its name is relative to the directory of the run."""
 
     name: str
@@ -26,7 +22,7 @@ class PartFile(_Model):
     sha256: str
 
 
-class Balance(_Model):
+class Balance(StrictModel):
     """A check for completeness, which compares an expected with an actual count."""
 
     name: str
@@ -34,7 +30,7 @@ class Balance(_Model):
     found: int
 
 
-class Receipt(RenamedKeys, _Model):
+class Receipt(RenamedKeys, StrictModel):
     """The receipt of a published table.
 
     Attributes:

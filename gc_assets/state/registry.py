@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from gc_assets.core.commands import command
-from gc_assets.core.deferred_models import DEFER_BUILD
+from gc_assets.core.deferred_models import TolerantModel
 from gc_assets.core.errors import FormatError, GcError, StateError, UsageError
 from gc_assets.core.paths import FILE, Location, parse_address
 from gc_assets.state.journal import State
@@ -40,11 +40,7 @@ ReadId = Callable[[str], str | None]
 Exists = Callable[[str], bool]
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, defer_build=DEFER_BUILD)
-
-
-class RegistryEntry(_Model):
+class RegistryEntry(TolerantModel):
     """A storage or lake in the registry.
 
     Attributes:
@@ -66,7 +62,7 @@ class RegistryEntry(_Model):
     storage_id: str | None = None
 
 
-class RegistryEvent(_Model):
+class RegistryEvent(TolerantModel):
     """A change in the registry."""
 
     at: datetime
@@ -76,7 +72,7 @@ class RegistryEvent(_Model):
     comment: str = ""
 
 
-class Registry(_Model):
+class Registry(TolerantModel):
     """The content of `registry.json`. Events are only ever added."""
 
     version: int = VERSION

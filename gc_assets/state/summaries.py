@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from datetime import date, datetime, timedelta
 from typing import Annotated, Any, ClassVar, Final
 
-from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
+from pydantic import Field, PlainSerializer
 
 from gc_assets.core.approvals import ApprovalEvent
-from gc_assets.core.deferred_models import DEFER_BUILD
+from gc_assets.core.deferred_models import TolerantModel
 from gc_assets.core.plan import Amount, PlanHeader, PlanSummary, Unreadable
 from gc_assets.core.renamed_keys import RenamedKeys
 from gc_assets.core.requests import Requests
@@ -24,7 +24,7 @@ Counts = dict[str, int]
 Amounts = dict[str, Amount]
 
 
-class Summary(RenamedKeys):
+class Summary(RenamedKeys, TolerantModel):
     """Base class of table summaries. Its own attributes are set by `publish`.
 
     Attributes:
@@ -32,8 +32,6 @@ class Summary(RenamedKeys):
         requests_usd: Price of the requests in USD, or None if unknown.
         spark_jobs: Number of Spark jobs, or None if unknown.
     """
-
-    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=DEFER_BUILD)
 
     TABLE: ClassVar[str]
 
@@ -51,10 +49,8 @@ def requests_of(summary: Mapping[str, Any]) -> Requests:
     return Requests(summary.get("requests") or {}, summary.get("requests_usd"))
 
 
-class IndexSummary(RenamedKeys):
+class IndexSummary(RenamedKeys, TolerantModel):
     """The part of a summary that the run index contains, so that receipts need not be opened."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=DEFER_BUILD)
 
     @classmethod
     def of(cls, summary: Mapping[str, Any]) -> IndexSummary:
@@ -84,7 +80,7 @@ class FreezeTime(IndexSummary):
         return self.frozen_at.date() == run_date
 
 
-class UnreadTable(BaseModel):
+class UnreadTable(TolerantModel):
     """A table that could not be read.
 
     Attributes:
@@ -93,8 +89,6 @@ class UnreadTable(BaseModel):
         address: Address of the metadata, if known.
         table_uuid: The uuid in the metadata, if at least that could be read.
     """
-
-    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=DEFER_BUILD)
 
     table_name: str | None
     why: str
@@ -107,7 +101,7 @@ class UnreadTable(BaseModel):
         return self.table_uuid or self.address
 
 
-class RepositorySummary(BaseModel):
+class RepositorySummary(TolerantModel):
     """The identity of a repository, see `RepositoryIdentity` in `lakes/protocol.py`.
 
     Attributes:
@@ -117,8 +111,6 @@ class RepositorySummary(BaseModel):
         never_read: See `RepositoryIdentity`. If True, `read_at` is the time of the `forget`
             command.
     """
-
-    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=DEFER_BUILD)
 
     name: str
     namespace: str
@@ -220,7 +212,7 @@ class LiveContentsSummary(Summary):
     contents: int
 
 
-class HistoryPublicationSummary(BaseModel):
+class HistoryPublicationSummary(TolerantModel):
     """The result of writing the history to a table for other engines, see `history.publish`.
 
     Attributes:
@@ -230,8 +222,6 @@ class HistoryPublicationSummary(BaseModel):
         named: Uuids of tables whose properties contain the name of the history table.
         notes: Failures and their reasons.
     """
-
-    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=DEFER_BUILD)
 
     table: str | None = None
     written: int = 0
@@ -331,10 +321,8 @@ class LiveFilterSummary(Summary):
     empty_slices: int
 
 
-class Problem(BaseModel):
+class Problem(TolerantModel):
     """An entry in a storage that is not a plain file, see the side table `PROBLEMS`."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=DEFER_BUILD)
 
     key: str
     kind: str
@@ -342,7 +330,7 @@ class Problem(BaseModel):
     is_incomplete: bool = False
 
 
-class UnfinishedUploads(BaseModel):
+class UnfinishedUploads(TolerantModel):
     """Statistics of the unfinished multipart uploads in a storage.
 
     Attributes:
@@ -352,8 +340,6 @@ class UnfinishedUploads(BaseModel):
         sized: Number of uploads whose parts were measured.
         unknown: Why some parts were not measured, or None.
     """
-
-    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=DEFER_BUILD)
 
     uploads: int
     old: int
@@ -367,10 +353,8 @@ class UnfinishedUploads(BaseModel):
         return text if self.unknown is None else f"{text}; not all could be counted: {self.unknown}"
 
 
-class EarlierListing(BaseModel):
+class EarlierListing(TolerantModel):
     """A run of `storage_inventory` that a later run uses instead of listing the storage again."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=DEFER_BUILD)
 
     run_date: date
     run_id: str
@@ -432,7 +416,7 @@ class SweepSummary(IndexSummary):
     rewritten: int = 0
 
 
-class ForeignFiles(BaseModel):
+class ForeignFiles(TolerantModel):
     """The files in one claim that are foreign according to one rule.
 
     Attributes:
@@ -443,8 +427,6 @@ class ForeignFiles(BaseModel):
         samples: Keys of some of the files.
         since: For the rule `new_claim`, the time of the newest accepted run without the claim.
     """
-
-    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=DEFER_BUILD)
 
     rule: str
     lake: str
@@ -460,10 +442,8 @@ class ForeignFiles(BaseModel):
         return f"{count_of(self.files, 'file')} ({format_bytes(self.bytes)}) in {self.address}{oldest}, e.g. {', '.join(self.samples[:3])}"
 
 
-class DroppedTableSummary(BaseModel):
+class DroppedTableSummary(TolerantModel):
     """A dropped table that still has files, see the side table `DROPPED_TABLES`."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=DEFER_BUILD)
 
     lake: str
     table_uuid: str
@@ -483,10 +463,8 @@ class DroppedTableSummary(BaseModel):
         )
 
 
-class GoneNamespaceSummary(BaseModel):
+class GoneNamespaceSummary(TolerantModel):
     """A namespace whose tables have all been dropped."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=DEFER_BUILD)
 
     lake: str
     name: str

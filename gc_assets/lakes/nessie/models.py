@@ -12,14 +12,10 @@ from typing import Annotated, Any, Final, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidatorFunctionWrapHandler, WrapValidator, model_validator
 
-from gc_assets.core.deferred_models import DEFER_BUILD
+from gc_assets.core.deferred_models import DEFER_BUILD, TolerantModel
 
 
-class _Answer(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=DEFER_BUILD)
-
-
-class ServerConfig(_Answer):
+class ServerConfig(TolerantModel):
     """Response to `GET config`.
 
     `no_ancestor` is the hash of the empty state. It is not a commit, but it is the parent of every
@@ -31,11 +27,11 @@ class ServerConfig(_Answer):
     newest_api: int = Field(alias="maxSupportedApiVersion")
 
 
-class RefMetadata(_Answer):
+class RefMetadata(TolerantModel):
     total_commits: int | None = Field(default=None, alias="numTotalCommits")
 
 
-class Reference(_Answer):
+class Reference(TolerantModel):
     """A branch or tag, and the hash of its head."""
 
     type: Literal["BRANCH", "TAG"]
@@ -44,13 +40,13 @@ class Reference(_Answer):
     metadata: RefMetadata | None = None
 
 
-class NamedReference(_Answer):
+class NamedReference(TolerantModel):
     """Response to `GET trees/{name}`."""
 
     reference: Reference
 
 
-class Key(_Answer):
+class Key(TolerantModel):
     elements: tuple[str, ...]
 
 
@@ -90,7 +86,7 @@ def _is_other(key: str, value: object) -> bool:
     return key in _FIELD_TYPES and value is not None and not isinstance(value, _FIELD_TYPES[key])
 
 
-class Operation(_Answer):
+class Operation(TolerantModel):
     """A change of one key. Only the types `PUT` and `DELETE` change what is stored."""
 
     type: str
@@ -117,14 +113,14 @@ def _round_up(value: object, parse: ValidatorFunctionWrapHandler) -> datetime:
         return moment
 
 
-class CommitMeta(_Answer):
+class CommitMeta(TolerantModel):
     hash: str
     message: str = ""
     committed_at: Annotated[datetime, WrapValidator(_round_up)] = Field(alias="commitTime")
     parents: tuple[str, ...] = Field(default=(), alias="parentCommitHashes")
 
 
-class CommitLogEntry(_Answer):
+class CommitLogEntry(TolerantModel):
     """A commit in a log. `parent` is its first parent, and `meta.parents` contains all parents."""
 
     meta: CommitMeta = Field(alias="commitMeta")
@@ -132,7 +128,7 @@ class CommitLogEntry(_Answer):
     operations: tuple[Operation, ...] | None = None
 
 
-class Entry(_Answer):
+class Entry(TolerantModel):
     """A key and its content in a state."""
 
     key: Key = Field(alias="name")
@@ -140,7 +136,7 @@ class Entry(_Answer):
     content: Content
 
 
-class _Page(_Answer):
+class _Page(TolerantModel):
     has_more: bool = Field(default=False, alias="hasMore")
     token: str | None = None
 
