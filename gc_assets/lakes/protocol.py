@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeVar, runtime_checkable
 from uuid import NAMESPACE_URL, uuid5
 
 from gc_assets.core.errors import FormatError
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gc_assets.core.findings import Finding
     from gc_assets.lakes.lineage import Lineage
 
+_LakeT = TypeVar("_LakeT", bound="Lake")
 RefType = Literal["branch", "tag"]
 CommitState = Literal["retained", "expired", "dangling"]
 RETAINED: CommitState = "retained"
@@ -801,14 +802,22 @@ class RemoteLake(Lake, Protocol):
         ...
 
 
-def as_remote(lake: Lake) -> RemoteLake | None:
-    """Return the lake if it is accessed through a catalog or server, otherwise None."""
-    return lake if isinstance(lake, RemoteLake) else None
+def _narrow(capability: type[_LakeT]) -> Callable[[Lake], _LakeT | None]:
+    """Build a function that returns the lake if it has the capability, otherwise None."""
+    return lambda lake: lake if isinstance(lake, capability) else None
 
 
-def as_expiring(lake: Lake) -> ExpiringLake | None:
-    """Return the lake if its history can be edited, otherwise None."""
-    return lake if isinstance(lake, ExpiringLake) else None
+as_remote: Final = _narrow(RemoteLake)
+as_expiring: Final = _narrow(ExpiringLake)
+as_preflight: Final = _narrow(PreflightLake)
+as_reversible: Final = _narrow(ReversibleLake)
+as_branch_lake: Final = _narrow(BranchLake)
+as_path_lake: Final = _narrow(PathLake)
+as_incremental: Final = _narrow(IncrementalLake)
+as_filtered: Final = _narrow(FilteredLake)
+as_listing: Final = _narrow(ListingLake)
+as_pointer_lake: Final = _narrow(PointerLake)
+as_repository: Final = _narrow(RepositoryLake)
 
 
 def is_editable(source: CommitSource) -> bool:
@@ -816,54 +825,9 @@ def is_editable(source: CommitSource) -> bool:
     return source.properties.get("collect") != "false" and source.properties.get("writable") != "false"
 
 
-def as_preflight(lake: Lake) -> PreflightLake | None:
-    """Return the lake if it can check edits before they are planned, otherwise None."""
-    return lake if isinstance(lake, PreflightLake) else None
-
-
-def as_reversible(lake: Lake) -> ReversibleLake | None:
-    """Return the lake if its history edits can be undone, otherwise None."""
-    return lake if isinstance(lake, ReversibleLake) else None
-
-
-def as_branch_lake(lake: Lake) -> BranchLake | None:
-    """Return the lake if its idle branches can be deleted, otherwise None."""
-    return lake if isinstance(lake, BranchLake) else None
-
-
-def as_path_lake(lake: Lake) -> PathLake | None:
-    """Return the lake if commits can delete paths on its branches, otherwise None."""
-    return lake if isinstance(lake, PathLake) else None
-
-
 def as_history_publisher(lake: Lake) -> HistoryPublisher | None:
     """Return the lake if it is configured to publish its snapshot history, otherwise None."""
     return lake if isinstance(lake, HistoryPublisher) and lake.publishes_history else None
-
-
-def as_incremental(lake: Lake) -> IncrementalLake | None:
-    """Return the lake if its commits are immutable, otherwise None."""
-    return lake if isinstance(lake, IncrementalLake) else None
-
-
-def as_filtered(lake: Lake) -> FilteredLake | None:
-    """Return the lake if its server may hide refs from the user, otherwise None."""
-    return lake if isinstance(lake, FilteredLake) else None
-
-
-def as_listing(lake: Lake) -> ListingLake | None:
-    """Return the lake if its catalog can look up single tables, otherwise None."""
-    return lake if isinstance(lake, ListingLake) else None
-
-
-def as_pointer_lake(lake: Lake) -> PointerLake | None:
-    """Return the lake if its catalog points to metadata files, otherwise None."""
-    return lake if isinstance(lake, PointerLake) else None
-
-
-def as_repository(lake: Lake) -> RepositoryLake | None:
-    """Return the lake if it is a single repository on a server, otherwise None."""
-    return lake if isinstance(lake, RepositoryLake) else None
 
 
 def with_prefixes(lake: Lake, named_prefixes: NamedPrefixes | None) -> Lake:
