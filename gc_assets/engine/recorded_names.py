@@ -14,6 +14,7 @@ from typing import Final
 
 from gc_assets.config.models import Config, StorageConfig
 from gc_assets.core.clock import Clock
+from gc_assets.core.commands import command
 from gc_assets.core.errors import GcError, StateError, StoreError
 from gc_assets.core.untrusted_input import parse_json
 from gc_assets.state.journal import State
@@ -112,6 +113,35 @@ def read_storage_id(config: Config, storage: StorageConfig) -> str | None:
         return str(parse_json(content)["id"])
     except (ValueError, KeyError, TypeError) as error:
         raise StoreError(f"{address} is damaged ({error}). Remove it: the next apply writes it again.") from error
+
+
+def describe_other_storage(config: Config, state: State, storage_name: str, *, has_leases: bool) -> str | None:
+    """Explain why a storage may not be the one on record, for example if its disk is not mounted.
+
+    Args:
+        has_leases: True if the storage has traces of leases. If its id is missing nevertheless,
+            only the id was lost.
+
+    Returns:
+        A sentence, or None if nothing indicates another storage.
+
+    Raises:
+        GcError: If the registry or the id of the storage cannot be read.
+    """
+    storage, known = config.storage(storage_name), read_registry(state).find("storage", storage_name)
+    if known is None or known.storage_id is None:
+        return None
+    found = read_storage_id(config, storage)
+    if found == known.storage_id or (found is None and has_leases):
+        return None
+    what = "no id and no lease" if found is None else f"the id {found}"
+    return f"storage {storage.label} ({storage.location}) has {what}, but {known.storage_id} is on record: it may be another disk or bucket"
+
+
+def advise_other_storage(config: Config, storage_name: str) -> str:
+    """Suggest what to do about a storage that `describe_other_storage` describes."""
+    accept = command("rename", storage_name, config.label_of(storage_name), by="WHO")
+    return f"Mount it, or correct its location in lakes.yaml. If it was emptied or replaced on purpose, run `{accept}`."
 
 
 def record_storage_id(config: Config, state: State, storage_name: str, clock: Clock) -> None:

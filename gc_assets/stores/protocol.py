@@ -657,6 +657,14 @@ class Store(Protocol):
         """
         ...
 
+    def last_token(self) -> int:
+        """Return the highest fencing token of the storage, or 0 without any trace of a lease.
+
+        Raises:
+            StoreError: If the tokens cannot be read.
+        """
+        ...
+
     def now(self) -> datetime:
         """Return the current time (UTC) of the clock that the store uses for modification times."""
         ...

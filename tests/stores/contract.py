@@ -659,11 +659,13 @@ def test_live_lease_is_refused_with_its_holder(bench: Bench) -> None:
 
 
 def test_fencing_token_grows_after_release(bench: Bench) -> None:
+    assert bench.store.last_token() == 0
     tokens: list[int] = []
     for _ in range(3):
         lease = take(bench)
         tokens.append(lease.token)
         lease.release()
+        assert bench.store.last_token() == lease.token
     assert tokens == sorted(set(tokens))
 
 

@@ -15,7 +15,7 @@ from gc_assets.core.errors import GateRefused, StateError
 from gc_assets.core.findings import FAIL, OK, WARN, Finding
 from gc_assets.core.plan import LiveCount, PlanHeader, gate_name
 from gc_assets.core.units import count_of, format_bytes
-from gc_assets.engine.recorded_names import read_storage_id
+from gc_assets.engine.recorded_names import advise_other_storage, describe_other_storage
 from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.protocol import FrozenRefs
 from gc_assets.stages.delete.plan import header_of
@@ -193,12 +193,12 @@ def check_identity(context: RunContext, storage: StorageConfig) -> Iterator[Find
     known = read_registry(context.state).find("storage", storage.name)
     if known is None or known.storage_id is None:
         return
-    found = read_storage_id(context.config, storage)
-    if found == known.storage_id:
-        yield Finding(storage.name, "identity", OK, f"its id is the one on record, {found}")
+    has_leases = context.store(storage.name).last_token() > 0
+    other = describe_other_storage(context.config, context.state, storage.name, has_leases=has_leases)
+    if other is None:
+        yield Finding(storage.name, "identity", OK, f"its id or its leases show that it is the one on record, {known.storage_id}")
     else:
-        what = f"{storage.location} has the id {found or 'none'}, but {known.storage_id} is on record: it may be another disk or bucket"
-        yield Finding(storage.name, "identity", WARN, what, "Check the location. The next apply records the id.")
+        yield Finding(storage.name, "identity", FAIL, other, advise_other_storage(context.config, storage.name))
 
 
 def check_leftovers(context: RunContext) -> Iterator[Finding]:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from gc_assets.core.clock import Clock
 from gc_assets.core.deferred_models import DEFER_BUILD
 from gc_assets.core.errors import GateRefused, StateError
-from gc_assets.engine.recorded_names import record_storage_id
+from gc_assets.engine.recorded_names import advise_other_storage, describe_other_storage, record_storage_id
 from gc_assets.engine.run_context import RunContext
 from gc_assets.state.journal import State
 from gc_assets.stores.protocol import Lease, Store
@@ -33,8 +33,10 @@ def take_lease(context: RunContext, storage_name: str, store: Store, plan_id: st
     same time.
 
     Raises:
-        GateRefused: If another process holds the lease. The message names the holder.
+        GateRefused: If another process holds the lease, which the message names, or if the storage
+            is not the one on record.
     """
+    _refuse_other_storage(context, storage_name, store)
     state, path = context.state, _path(storage_name)
     lease = store.acquire(plan_id, owner, Clock(), after=highest_token(state, storage_name))
 
@@ -50,6 +52,21 @@ def take_lease(context: RunContext, storage_name: str, store: Store, plan_id: st
         lease.release()
         raise
     return lease
+
+
+def _refuse_other_storage(context: RunContext, storage_name: str, store: Store) -> None:
+    """Check that the storage is the one on record.
+
+    Quarantined files would not be found in another one, which would end their records.
+
+    Raises:
+        GateRefused: If it is another one, for example because its disk is not mounted.
+    """
+    if not context.config.has_recorded_names:
+        return
+    other = describe_other_storage(context.config, context.state, storage_name, has_leases=store.last_token() > 0)
+    if other is not None:
+        raise GateRefused(f"{other}. Nothing was changed. {advise_other_storage(context.config, storage_name)}")
 
 
 def refuse_holder(context: RunContext, storage_name: str) -> None:

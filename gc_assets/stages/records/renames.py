@@ -48,7 +48,7 @@ def rename(config: Config, clock: Clock, old: str, new: str, by: str, comment: s
     key = (renamed.scope, renamed.recorded_name)
 
     def with_name(registry: Registry) -> Registry:
-        entry = with_configured_entry(_find_recorded(registry, item, old), item)
+        entry = _at_new_location(_find_recorded(registry, item, old), item)
         others = [_without(other, item) for other in registry.entries if (other.scope, other.recorded_name) != key]
         event = RegistryEvent(
             at=clock.now(), recorded_name=entry.recorded_name, change=f"renamed to {new}", by=by.strip(), comment=comment.strip()
@@ -56,7 +56,12 @@ def rename(config: Config, clock: Clock, old: str, new: str, by: str, comment: s
         return registry.with_entries([*others, entry], event)
 
     change_registry(state, with_name)
-    return with_configured_entry(renamed, item)
+    return _at_new_location(renamed, item)
+
+
+def _at_new_location(entry: RegistryEntry, item: ConfiguredEntry) -> RegistryEntry:
+    """Return the entry with the configured name and location. The next lease records the id there."""
+    return with_configured_entry(entry, item).model_copy(update={"storage_id": None})
 
 
 def _find_configured(config: Config, name: str) -> ConfiguredEntry:

@@ -143,9 +143,25 @@ def read_holder(bucket: ConditionalBucket) -> Holder | None:
     try:
         latest = read_latest(bucket, "read")
     except OSError as error:
-        location = error.filename or bucket.address(_LEASE_PREFIX)
-        raise StoreError(f"storage {bucket.location}: cannot read its lease: {location}: {error.strerror or error}") from error
+        raise _unreadable_lease(bucket, error) from error
     return None if latest is None or latest[1]["released"] else _to_holder(*latest)
+
+
+def read_last_token(bucket: ConditionalBucket) -> int:
+    """Return the highest fencing token of a storage (see `Store.last_token`).
+
+    Raises:
+        StoreError: If the leases cannot be listed.
+    """
+    try:
+        return max(_list_tokens(bucket, "read"), default=0)
+    except OSError as error:
+        raise _unreadable_lease(bucket, error) from error
+
+
+def _unreadable_lease(bucket: ConditionalBucket, error: OSError) -> StoreError:
+    location = error.filename or bucket.address(_LEASE_PREFIX)
+    return StoreError(f"storage {bucket.location}: cannot read its lease: {location}: {error.strerror or error}")
 
 
 def _read_time(bucket: ConditionalBucket, clock: Clock) -> datetime:

@@ -148,6 +148,9 @@ class BucketStore(ABC):
     def holder(self) -> Holder | None:
         return lease.read_holder(self.bucket)
 
+    def last_token(self) -> int:
+        return lease.read_last_token(self.bucket)
+
     def now(self) -> datetime:
         """Return the current time of the server, in whole seconds."""
         return self.bucket.now()

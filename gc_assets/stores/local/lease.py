@@ -101,7 +101,7 @@ def acquire(location: str, plan_id: str, owner: str, clock: Clock, duration: tim
                 f"storage {location} is being changed by {current}. Wait for it to finish, or until that time: the next apply takes over "
                 f"the lease of a process that has ended. If it has certainly ended, remove {control / 'lease.json'} and apply again."
             )
-        token = max(_next_token(control, current), after + 1)
+        token = max(_last_token(control, current), after) + 1
         holder = Holder(owner, socket.gethostname(), os.getpid(), plan_id, token, now.isoformat(), (now + duration).isoformat())
         _write_file(control / "fencing_token", f"{token}\n", replace=True)
         # Some network file systems ignore flock. Even there, only one process can create the link.
@@ -118,7 +118,17 @@ def read_holder(location: str) -> Holder | None:
     return read_lease(Path(local_path(location)) / RESERVED_PREFIX.rstrip("/"))
 
 
-def _next_token(control: Path, current: Holder | None) -> int:
+def read_last_token(location: str) -> int:
+    """Return the highest fencing token of a storage (see `Store.last_token`).
+
+    Raises:
+        StoreError: If the counter or the lease cannot be read.
+    """
+    control = Path(local_path(location)) / RESERVED_PREFIX.rstrip("/")
+    return _last_token(control, read_lease(control))
+
+
+def _last_token(control: Path, current: Holder | None) -> int:
     counter = control / "fencing_token"
     try:
         text = read_small(counter).decode(errors="replace").strip()
@@ -128,7 +138,7 @@ def _next_token(control: Path, current: Holder | None) -> int:
         raise _unreadable(counter, error) from error
     if not text.isdecimal():
         raise StoreError(f"{counter}: expected a number, found {text!r}; write the largest token of this storage's deletion logs into it")
-    return max(int(text), current.token if current is not None else 0) + 1
+    return max(int(text), current.token if current is not None else 0)
 
 
 def read_lease(control: Path) -> Holder | None:

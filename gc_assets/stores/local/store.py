@@ -109,6 +109,9 @@ class LocalStore:
     def holder(self) -> Holder | None:
         return lease.read_holder(self.location)
 
+    def last_token(self) -> int:
+        return lease.read_last_token(self.location)
+
     def now(self) -> datetime:
         """Return the current time of this host.
 

@@ -12,8 +12,11 @@ import pytest
 
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GateRefused, StateError
+from gc_assets.engine.recorded_names import read_storage_id, record_names, with_recorded_names
 from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.records.leases import refuse_holder, refuse_rehearsal, take_lease
+from gc_assets.stages.records.renames import rename
+from gc_assets.state.registry import read_registry
 from gc_assets.stores.protocol import LEASE_DURATION, Lease
 from tests.records import STORAGE, run_context_at
 
@@ -24,8 +27,35 @@ def context(tmp_path: Path) -> RunContext:
     return run_context_at(tmp_path)
 
 
+@pytest.fixture
+def known(context: RunContext) -> RunContext:
+    """A context of a storage that has had a lease, so that it has an id on record."""
+    named = with_names(context)
+    take(named).release()
+    return named
+
+
+def with_names(context: RunContext) -> RunContext:
+    """Return the context with the names on record, which commands use."""
+    config = with_recorded_names(context.config)
+    record_names(config, context.state, context.clock)
+    return RunContext.of(config, context.clock, context.run_date)
+
+
 def take(context: RunContext) -> Lease:
     return take_lease(context, STORAGE, context.store(STORAGE), "plan", "ada")
+
+
+def recorded_id(context: RunContext) -> str | None:
+    entry = read_registry(context.state).find("storage", STORAGE)
+    return None if entry is None else entry.storage_id
+
+
+def unmount(root: Path) -> Path:
+    """Move the storage away, and return the empty directory in its place."""
+    (root / "warehouse").rename(root / "disk")
+    (root / "warehouse").mkdir()
+    return root / "warehouse"
 
 
 def test_lease_of_a_rehearsal_uses_the_real_clock(context: RunContext) -> None:
@@ -79,3 +109,40 @@ def test_rehearsal_changes_only_storages_that_allow_it(context: RunContext) -> N
     storage = context.storage(STORAGE).model_copy(update={"rehearsals": "allowed"})
     allowed = context.config.model_copy(update={"storages": (storage,)})
     refuse_rehearsal(replace(context, config=allowed), STORAGE)
+
+
+def test_directory_of_an_unmounted_disk_gets_no_lease(known: RunContext, tmp_path: Path) -> None:
+    """Otherwise, a restore there would not find its files, and end their records."""
+    first, directory = recorded_id(known), unmount(tmp_path)
+    with pytest.raises(GateRefused, match=f"has no id and no lease, but {first} is on record.*Mount it.*rename warehouse warehouse"):
+        take(known)
+    assert list(directory.iterdir()) == []
+    directory.rmdir()
+    (tmp_path / "disk").rename(directory)
+    take(known)
+    assert recorded_id(known) == first
+
+
+def test_storage_with_another_id_gets_no_lease(known: RunContext, tmp_path: Path) -> None:
+    (tmp_path / "warehouse" / ".gc-assets" / "storage_id.json").write_text('{"id": "another"}')
+    with pytest.raises(GateRefused, match="has the id another"):
+        take(known)
+
+
+def test_lost_id_is_written_again(known: RunContext, tmp_path: Path) -> None:
+    (tmp_path / "warehouse" / ".gc-assets" / "storage_id.json").unlink()
+    take(known)
+    assert recorded_id(known) == read_storage_id(known.config, known.storage(STORAGE)) is not None
+
+
+def test_lost_counter_is_no_other_storage(known: RunContext, tmp_path: Path) -> None:
+    (tmp_path / "warehouse" / ".gc-assets" / "fencing_token").unlink()
+    take(known)
+
+
+def test_rename_accepts_an_emptied_storage(known: RunContext, tmp_path: Path) -> None:
+    first = recorded_id(known)
+    unmount(tmp_path)
+    rename(known.config, Clock(), STORAGE, STORAGE, "ada")
+    take(known)
+    assert first != recorded_id(known) == read_storage_id(known.config, known.storage(STORAGE)) is not None
