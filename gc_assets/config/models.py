@@ -323,7 +323,10 @@ class LakeConfig(_RecordOwner):
         Raises:
             UsageError: If lakes of this kind have no default cut-off.
         """
-        raise UsageError(f"lake {self.name} is of kind {self.kind}, which has no default cut-off that {keep} could replace")
+        raise UsageError(
+            f"lake {self.name} is of kind {self.kind}, which has no default cut-off. {keep} would therefore have no effect; "
+            "select other lakes with --lake"
+        )
 
     def policy(self) -> dict[str, Any]:
         """Return the settings that the policy digest covers, as JSON: everything except secrets."""

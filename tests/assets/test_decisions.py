@@ -150,7 +150,7 @@ def test_reject_job_blocks_the_plan(tmp_path: Path) -> None:
     "config, expected",
     [
         ({}, "Choose a plan in the field Partition, or enter `plan_id`, `prefix` or `key`. No applied plan was found."),
-        ({"prefix": "data/", "history": True}, "name the plan with `plan_id`"),
+        ({"prefix": "data/", "history": True}, "Name the plan with `plan_id`"),
         ({"key": "file:///elsewhere/file"}, "in no configured storage"),
         ({"plan_id": "f" * 64}, "no plan with the id"),
         ({"prefix": "data/", "storage": "lost"}, "the configuration has warehouse"),
@@ -328,5 +328,5 @@ def test_refusal_names_page_actions(tmp_path: Path) -> None:
     plan_id = header_of(stored_plan(at)).plan_id
     late = replace(at, clock=Clock(NOW + timedelta(hours=25)))
     _, message = refusal(launch(late, "approve", plan_id=plan_id, by="kim"), "approve")
-    assert "Make a new one with the job `run`" in message
+    assert "Make a new plan with the job `run`" in message
     assert "gc-assets" not in message

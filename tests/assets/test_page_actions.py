@@ -18,7 +18,7 @@ def config(root: Path, *may: str) -> Config:
 @pytest.mark.parametrize(
     "message, expected",
     [
-        ("Make a new one with `gc-assets run`.", "Make a new one with the job `run`."),
+        ("Make a new plan with `gc-assets run`.", "Make a new plan with the job `run`."),
         ("Start one with `gc-assets run --run-date 2026-03-14`.", "Start one with the job `run` for the partition 2026-03-14."),
         ("see gc-assets plans; `gc-assets plans` lists them", f"see {PLANS}; {PLANS} lists them"),
         ("`gc-assets apply 3f9c2a71` finishes it", "the job `apply` with `plan_id: 3f9c2a71` finishes it"),
@@ -34,7 +34,7 @@ def config(root: Path, *may: str) -> Config:
         ("`gc-assets apply 123456789012`", 'the job `apply` with `plan_id: "123456789012"`'),
         ("`gc-assets apply 1234e5678901`", 'the job `apply` with `plan_id: "1234e5678901"`'),
         ("an approval requires --by WHO", "an approval requires `by`"),
-        ("name the plan with --plan P (--plan, --prefix, --key)", "name the plan with `plan_id` (`plan_id`, `prefix`, `key`)"),
+        ("Name the plan with --plan P (--plan, --prefix, --key)", "Name the plan with `plan_id` (`plan_id`, `prefix`, `key`)"),
         ("approve with `--override live_drop`.", "approve with `override: [live_drop]`."),
         ("--override live_drop: no such gate", "`override` live_drop: no such gate"),
     ],

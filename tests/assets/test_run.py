@@ -246,7 +246,7 @@ def test_unfrozen_past_date_is_historical(copy_platform: Callable[..., Platform]
     assert "Historical" in str(metadata["sales/lake_refs"].metadata["report"].value)
     assert "Historical" in str(metadata["warehouse/deletion_plan"].metadata["report"].value)
     result = run(at, "apply", past, plan_id=plan_of(at, past).plan_id)
-    assert "was not frozen on that day" in result.failure_data_for_node("warehouse__deletion_log").user_failure_data.description
+    assert "it is historical" in result.failure_data_for_node("warehouse__deletion_log").user_failure_data.description
     assert all(path.exists() for path in lake[1])
 
 

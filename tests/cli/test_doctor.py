@@ -326,7 +326,7 @@ FLAWS: dict[str, tuple[Callable[[Setup], None], str, str, str, str]] = {
         change_plan_key,
         "warehouse",
         "plans",
-        "was made without a plan_key, and the configuration has one now",
+        "was made without a plan_key, and lakes.yaml has one now",
         "gc-assets run",
     ),
     "an approval of another plan": (
@@ -334,7 +334,7 @@ FLAWS: dict[str, tuple[Callable[[Setup], None], str, str, str, str]] = {
         "warehouse",
         "plans",
         "contains an event of plan abababab",
-        "remove it and approve",
+        "Remove the file, then approve the plan again",
     ),
     "refused run": (
         refused_run,

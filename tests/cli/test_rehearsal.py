@@ -51,7 +51,7 @@ def test_plan_of_a_rehearsal_at_the_real_clock_names_what_to_do(at: tuple[Path, 
     refused = call(at, name, at[2], *(["--by", "ada"] if name == "approve" else ["--mode", "apply"]), rehearsal=False)
     assert refused.exit_code == 3
     assert at[2] not in refused.stderr, "messages have short ids"
-    assert f"plan {at[2][:12]} was made in a rehearsal, and GC_ASSETS_UNSAFE_NOW is not set now." in refused.stderr
+    assert f"Cannot use plan {at[2][:12]} with the real clock: it was made in a rehearsal" in refused.stderr
     assert "  gc-assets run" in refused.stderr.splitlines()
     assert f"To continue the rehearsal, set GC_ASSETS_UNSAFE_NOW as before, for example to {at[1]:%Y-%m-%dT%H:%M:%S}Z." in refused.stderr
 

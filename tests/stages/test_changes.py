@@ -102,7 +102,7 @@ def test_apply_refuses_expired_plan_and_changed_policy(unchanged: PlanFixture) -
         house.apply(header)
     house.settings = {}
     house.now = header.apply_before
-    with pytest.raises(GateRefused, match="had to be applied before"):
+    with pytest.raises(GateRefused, match="its apply had to start before"):
         house.apply(header)
 
 

@@ -835,7 +835,7 @@ def test_link_re_pointed_during_the_freeze_stops_the_run(spark: SparkSession, tm
 
     freeze = lake_refs.freeze_lake
     monkeypatch.setattr(lake_refs, "freeze_lake", freeze_and_re_point)
-    with pytest.raises(LakeUnreadable, match="pointed to another catalog after it was read"):
+    with pytest.raises(LakeUnreadable, match="was changed to another catalog while the run read it"):
         shop.run(1)
 
 

@@ -162,7 +162,7 @@ def test_what_if_frees_no_unreadable_table_and_refuses_an_unreadable_lake(runs: 
     context = RunContext.of(runs.house.config, runs.house.clock, runs.headers[0].run_date)
     (effect,) = what_if(runs.house.spark, context, [Scenario("newest", ("sales",), retention="1", dropped=frozenset({"main"}))])
     assert {item.table for item in effect.differences} <= {"db.well"}
-    with pytest.raises(UsageError, match="lake weather could not be read on"):
+    with pytest.raises(UsageError, match="lake weather: it could not be read on"):
         what_if(runs.house.spark, context, [Scenario("newest", ("sales", "weather"), retention="1")])
 
 

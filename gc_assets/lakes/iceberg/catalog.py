@@ -463,7 +463,7 @@ class CatalogClient:
         except NotImplementedError as error:
             reason = str(error) or f"{type(self._connect()).__name__}.commit_table is not implemented"
             raise CommitDenied(
-                f"pyiceberg cannot commit to this table: {self._redact(reason)}; expire it with an engine that can"
+                f"pyiceberg cannot commit to this table: {self._redact(reason)}; expire its snapshots with an engine that can"
             ) from None
         except Exception as error:  # noqa: BLE001 - a catalog raises any error of its driver
             if is_refusal(error):
@@ -512,7 +512,7 @@ class CatalogClient:
         def request(client: Catalog) -> None:
             handle = client.load_table(name)
             if str(handle.metadata.table_uuid) != table_uuid:
-                raise GcError(f"table {name} has the uuid {handle.metadata.table_uuid} now, expected {table_uuid}")
+                raise GcError(f"table {name} was replaced: it now has the uuid {handle.metadata.table_uuid}, expected {table_uuid}")
             if handle.properties.get(key) != value:
                 update = SetPropertiesUpdate(updates={key: value})
                 client.commit_table(handle, (AssertTableUUID(uuid=UUID(table_uuid)),), (update,))
@@ -549,7 +549,7 @@ class CatalogClient:
             if is_refusal(error):
                 raise CommitDenied(self._redact(_describe(error))) from None
             raise self.unreadable("the right to commit", _describe(error)) from None
-        raise LakeUnreadable(f"a {type(client).__name__} cannot be probed without a change")
+        raise LakeUnreadable(f"the right to commit cannot be checked, because a {type(client).__name__} permits no check without a change")
 
     def _probe_rest_commit(self, client: RestCatalog, unused: UUID) -> str:
         loaded = (self.load(identifier) for identifier in self.list_identifiers())
@@ -557,7 +557,7 @@ class CatalogClient:
         if handle is None:
             return "the catalog has no table to probe"
         self._call("probe", lambda: client.commit_table(handle, (AssertTableUUID(uuid=unused),), ()))
-        raise CommitDenied("it accepted a commit although its requirement is not met, so an edit could overwrite a writer's commit")
+        raise CommitDenied("the catalog accepted a commit whose requirement was not met, so an edit could overwrite a writer's commit")
 
     def _call(self, what: str, request: Callable[[], _Result]) -> _Result:
         """Call the catalog. A client whose call timed out is not used again."""

@@ -77,11 +77,11 @@ def decode(container: Container, raw: bytes) -> pa.RecordBatch:
     if container.size_bytes is not None and len(raw) != container.size_bytes:
         _require_promised_entries(container, raw)
     if not raw:
-        raise FormatError(f"{_label(container)}: the file is empty; restore it, or expire the snapshots that need it")
+        raise FormatError(f"{_label(container)}: the file is empty; restore the file, or expire the snapshots that need it")
     if (other := _find_other_snapshot(container, raw)) is not None:
         raise FormatError(
-            f"{_label(container)}: its header names snapshot {other}, but snapshot {container.snapshot_id} needs it; the file was "
-            "replaced, restore it, or expire that snapshot"
+            f"{_label(container)}: its header names snapshot {other}, but snapshot {container.snapshot_id} needs it; the file "
+            f"was replaced; restore the file, or expire snapshot {container.snapshot_id}"
         )
     columns, build_rows = _DECODERS[container.kind]
     try:
@@ -135,15 +135,15 @@ def _require_promised_entries(container: Container, raw: bytes) -> None:
     """
     finding = f"{_label(container)}: {len(raw):,} bytes, expected {container.size_bytes:,}"
     if container.expected_entries is None:
-        raise FormatError(f"{finding}; the file is truncated or was replaced, restore it, or rewrite the table's manifests")
+        raise FormatError(f"{finding}; the file is truncated or was replaced; restore the file, or rewrite the table's manifests")
     try:
         entries = count_rows(raw)
     except ValueError as error:
-        raise FormatError(f"{finding}; the file is truncated or was replaced ({error}), restore it") from error
+        raise FormatError(f"{finding}; the file is truncated or was replaced ({error}); restore the file") from error
     if entries != container.expected_entries:
         raise FormatError(
-            f"{finding}; it has {entries:,} entries, its manifest list states {container.expected_entries:,}; "
-            "the file is truncated or was replaced, restore it"
+            f"{finding}; it has {entries:,} entries, its manifest list states {container.expected_entries:,}; the file is "
+            "truncated or was replaced; restore the file"
         )
 
 
@@ -241,8 +241,8 @@ def _build_file_rows(name: str, table: pa.Table, parent_snapshot: pa.Scalar | pa
     is_other = pc.and_(pc.equal(status, _ADDED), pc.fill_null(pc.not_equal(snapshot, parent_snapshot), False))
     if pc.any(is_other).as_py():
         raise FormatError(
-            f"{name}: snapshot {pc.filter(snapshot, is_other)[0].as_py()} added an entry, but its manifest list states another snapshot; "
-            "the file was replaced, restore it, or rewrite the table's manifests"
+            f"{name}: snapshot {pc.filter(snapshot, is_other)[0].as_py()} added an entry, but the manifest list names another "
+            "snapshot; the file was replaced; restore the file, or rewrite the table's manifests"
         )
     return _entries(table, kind, is_container=False, snapshot=snapshot, status=pc.take(_STATUS, status))
 

@@ -192,7 +192,9 @@ def parse_metadata(address: str, raw: bytes) -> TableMetadata:
     snapshots = tuple(_parse_snapshot(item, files_of) for item in document.items("snapshots"))
     listed = {snapshot.snapshot_id for snapshot in snapshots}
     if len(listed) != len(snapshots):
-        raise FormatError(f"{address}: {len(snapshots)} snapshots have {len(listed)} distinct ids; the metadata is damaged, restore it")
+        raise FormatError(
+            f"{address}: {len(snapshots)} snapshots have {len(listed)} distinct ids; the metadata file is damaged; restore the file"
+        )
     properties = _parse_properties(document)
     locations = [document.require("location", str), *(properties[key] for key in _LOCATIONS if properties.get(key))]
     return TableMetadata(
@@ -392,13 +394,13 @@ class _JsonObject:
 
 def _parse_document(address: str, raw: bytes) -> Mapping[str, Any]:
     if not raw:
-        raise FormatError(f"{address}: the metadata file is empty; restore it, or point the catalog to the previous version")
+        raise FormatError(f"{address}: the metadata file is empty; restore the file, or point the catalog to the previous version")
     try:
         document = parse_json(gunzip(raw) if raw[:2] == _GZIP_MAGIC else raw)
     except (ValueError, EOFError, zlib.error) as error:
         raise FormatError(f"{address}: {len(raw):,} bytes that are not a complete JSON document ({error}); restore the file") from error
     if not isinstance(document, dict):
-        raise FormatError(f"{address}: expected a JSON object, found {type(document).__name__}")
+        raise FormatError(f"{address}: expected a JSON object, found {type(document).__name__}; the file is not Iceberg metadata")
     return cast("Mapping[str, Any]", document)
 
 
@@ -442,7 +444,7 @@ def _parse_refs(document: _JsonObject, listed: set[str]) -> tuple[SnapshotRef, .
         if main.snapshot_id != str(current):
             raise FormatError(
                 f"{document.address}: branch main points at snapshot {main.snapshot_id} but current-snapshot-id is {current}; "
-                "they must be equal, restore the metadata"
+                "both must be equal; restore the metadata file"
             )
     for ref in refs.values():
         if ref.snapshot_id not in listed:

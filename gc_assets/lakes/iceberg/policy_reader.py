@@ -88,7 +88,7 @@ class PolicyReader:
     def _read_polaris(self, name: str, properties: Mapping[str, str]) -> CatalogPolicy:
         found = self._catalog.find_identifiers(name)
         if not found:
-            raise GcError("the catalog no longer lists it")
+            raise GcError("the catalog no longer lists the table")
         if len(found) > 1:
             raise GcError(
                 f"the catalog has {len(found)} tables with this name, because dots separate the levels of a namespace and are also part "

@@ -56,7 +56,8 @@ class ReadabilityChecker:
                 self._checked_lists.update(snapshot.manifest_list for snapshot in lists)
         except (OSError, FormatError) as error:
             raise LakeUnreadable(
-                f"table {table_name}: {error}; a retained snapshot needs it, so nothing was removed. Restore the object, then apply again"
+                f"table {table_name}: {error}; a retained snapshot needs this object, so no snapshot was removed. Restore the "
+                "object, then apply again"
             ) from error
 
     def _read_manifest_list(self, snapshot: Snapshot) -> pa.Table:

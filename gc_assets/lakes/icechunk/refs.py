@@ -117,8 +117,8 @@ def _parse_refs(lake: str, objects: Objects, repository: str, listed: Mapping[st
             continue
         if POINTER not in present:
             raise LakeUnreadable(
-                f"lake {lake}: {ref_type} {ref_name!r} has no {at}{POINTER}, only {', '.join(sorted(present))}; "
-                "restore it, or remove the rest of the ref"
+                f"lake {lake}: {ref_type} {ref_name!r} has no {at}{POINTER}, only {', '.join(sorted(present))}; restore the "
+                "missing file, or remove the rest of the ref"
             )
         head = _read_head(lake, objects, at + POINTER, _TYPES[ref_type], ref_name)
         if at + POINTER != ref_address(repository, _TYPES[ref_type], ref_name):

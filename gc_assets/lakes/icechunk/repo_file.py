@@ -99,7 +99,9 @@ class RepoFile:
             if not self._has_change(backup):
                 raise
         if not self._has_change(backup):
-            raise ObjectChanged(f"{self.address} was replaced by a writer that did not read it before; the change is lost")
+            raise ObjectChanged(
+                f"{self.address} was replaced by a writer that had not read the change of gc-assets, so this change is lost"
+            )
         return backup
 
     def _has_change(self, backup: str) -> bool:

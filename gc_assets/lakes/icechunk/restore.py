@@ -78,8 +78,9 @@ class _Restoration:
             )
         if (decoded := decoded_name(self._editor.repository, ref[1])) != ref[1]:
             raise ValueError(
-                f"{label(action)} is branch {decoded!r} if release 0.3 deleted it, because that did not decode names; "
-                f"create the branch with the right name at snapshot {action.snapshot_id} with icechunk"
+                f"{label(action)} has an encoded name: if release 0.3 deleted the branch, its name is {decoded!r}, because that "
+                f"release did not decode names; create the branch with the right name at snapshot {action.snapshot_id} with "
+                "icechunk"
             )
         self._require_history(action.snapshot_id, child=None)
         return self._editor.create_branch(action)
@@ -92,7 +93,7 @@ class _Restoration:
             if current == child or current in history:
                 raise FormatError(f"the history of snapshot {head} would have a cycle at {current}; nothing was changed")
             if current not in self._parents:
-                raise FormatError(f"the history of snapshot {head} lacks snapshot {current}; restore it, then undo again")
+                raise FormatError(f"the history of snapshot {head} lacks snapshot {current}; restore this snapshot, then undo again")
             history[current] = None
             current = self._parents[current]
         for snapshot in history:
@@ -110,7 +111,10 @@ class _Restoration:
             try:
                 size_bytes = objects.size(where)
             except FileNotFoundError as error:
-                raise FormatError(f"{where}, which snapshot {snapshot_id} needs, is missing; restore it, then undo again") from error
+                raise FormatError(f"{where}, which snapshot {snapshot_id} needs, is missing; restore the file, then undo again") from error
             if size_bytes != manifest.size_bytes:
-                raise FormatError(f"{where}: snapshot {snapshot_id} records {manifest.size_bytes:,}, found {size_bytes:,} bytes")
+                raise FormatError(
+                    f"{where} has {size_bytes:,} bytes, but snapshot {snapshot_id} records {manifest.size_bytes:,}; restore the file, "
+                    "then undo again"
+                )
             self._manifests.add(manifest.manifest_id)

@@ -202,9 +202,9 @@ def _refuse_incomplete(lake: str, graph: Graph, config: IcechunkLakeConfig) -> N
     )
     ids, them = ", ".join(gaps), "it" if len(gaps) == 1 else "them"
     raise LakeUnreadable(
-        f"lake {lake}: {missing}. The snapshots before {them} are unknown. Run again, because icechunk may have expired history during "
-        f"the run. If this remains, restore {them} (with `gc-assets restore` if a plan quarantined {them}, otherwise from a backup), or, "
-        f"if lost permanently, add {ids} to lost_snapshots of the lake"
+        f"lake {lake}: {missing}. The snapshots before {them} are unknown. Run again, because icechunk may have expired "
+        f"history during the run. If the error persists, restore {ids} (with `gc-assets restore` if a plan quarantined "
+        f"{them}, otherwise from a backup), or, if this is impossible, add {ids} to lost_snapshots of the lake"
     )
 
 

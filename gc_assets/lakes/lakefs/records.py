@@ -53,7 +53,10 @@ def read_records(source: str, object_id: str, raw: bytes, table_type: str, entit
     table = read_sstable(source, raw)
     found = tuple(_text(table, name) for name in ("type", "entity"))
     if found != (table_type, entity):
-        raise FormatError(f"{source}: expected a table of type and entity {(table_type, entity)}, found {found}; this is another object")
+        raise FormatError(
+            f"{source}: expected a table of type and entity {(table_type, entity)}, found {found}; the file has the content "
+            "of another object, restore it from a backup"
+        )
     _verify_bounds(source, table)
     if (found_id := id_of(table)) != object_id:
         raise FormatError(f"{source}: has the content of {found_id}, expected {object_id}; restore the object from a backup")
@@ -80,7 +83,7 @@ def _verify_bounds(source: str, table: SSTable) -> None:
     keys = table.entries.keys
     count = _text(table, "count")
     if count is None or not count.isdecimal() or int(count) != len(keys):
-        raise FormatError(f"{source}: its property count is {count}, read {len(keys):,} records; restore the object from a backup")
+        raise FormatError(f"{source}: its property `count` is {count}, but it has {len(keys):,} records; restore the object from a backup")
     if len(keys) == 0:
         return
     for name, key in (("min_key", keys[0].as_py()), ("max_key", keys[-1].as_py())):

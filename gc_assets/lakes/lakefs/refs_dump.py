@@ -112,4 +112,4 @@ def _roots(source: str, commit_id: str, metarange_id: str, location: str) -> tup
 
 def _verify_keys(source: str, records: Records, names: list[str]) -> None:
     if not records.keys.equals(pa.array([name.encode() for name in names], pa.binary())):
-        raise FormatError(f"{source}: the keys of records differ from their names; restore the object from a backup")
+        raise FormatError(f"{source}: the keys of its records differ from the names in them; restore the object from a backup")

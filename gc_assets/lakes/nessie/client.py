@@ -115,7 +115,9 @@ class NessieClient:
         """
         config = self._get("config", {}, ServerConfig)
         if config.newest_api < 2:
-            raise self._unreadable("config", f"the server supports only API v{config.newest_api}, v2 is needed; upgrade it")
+            raise self._unreadable(
+                "config", f"the server only supports API v{config.newest_api}, but gc-assets needs v2; upgrade the server"
+            )
         return config
 
     def list_references(self) -> Iterator[Reference]:
@@ -193,7 +195,9 @@ class NessieClient:
                 return
             if not page.token or page.token in seen:
                 found = f"repeats the page token {page.token!r}" if page.token else "announces another page but gives no page token"
-                raise self._unreadable(path, f"the server {found}, so the list cannot be completed; check proxies between it and gc-assets")
+                raise self._unreadable(
+                    path, f"the server {found}, so the list cannot be completed; check the proxies between the server and gc-assets"
+                )
             token = page.token
             seen.add(token)
 

@@ -107,7 +107,10 @@ class _LogWalk:
             new_entries.append(entry)
             expected = entry.parent
         if not page.items:
-            raise LakeUnreadable(f"lake {self._lake}: the log of {start} is empty; the principal may not read it, or the server is damaged")
+            raise LakeUnreadable(
+                f"lake {self._lake}: the log of {start} is empty, so the principal may not read it, or the server is damaged; "
+                "grant LIST_COMMIT_LOG on every ref"
+            )
         return new_entries, None if expected == self._no_ancestor or self.is_known(expected) else expected
 
     def mark_end(self, entry: CommitLogEntry) -> None:

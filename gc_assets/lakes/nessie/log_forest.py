@@ -58,7 +58,10 @@ class LogForest:
         graph = CommitGraph.build(ids, first_parents, pa.array(times).cast(TIMESTAMP))
         chains = Chains.of(len(graph), graph.child, graph.parent)
         if (chains.chain < 0).any() or (graph.generation < 0).any():
-            raise LakeUnreadable(f"lake {lake}: the log of commits has a cycle ({graph.problems[0]}); the server is damaged")
+            raise LakeUnreadable(
+                f"lake {lake}: the log of commits has a cycle ({graph.problems[0]}); the data of the server is damaged, restore "
+                "it from a backup"
+            )
         start, end, base_depth = _number_chains(chains)
         return cls(graph, times, base_depth[chains.chain] + chains.depth, start[chains.chain] + chains.depth, end[chains.chain])
 

@@ -132,15 +132,16 @@ def refuse_apply(context: RunContext, plan: StoredPlan, phases: Sequence[str] = 
         why = describe_unapproved(plan)
         unapproved = "" if why is None else f" Also, {why}"
         raise GateRefused(
-            f"storage {storage.label} is in mode plan, so its files are not changed. "
-            f"Set `mode: apply` for it in lakes.yaml, or pass --mode apply for this command.{unapproved}"
+            f"Cannot apply plan {header.plan_id[:12]}: storage {storage.label} is in mode plan, in which gc-assets changes no "
+            f"files. Set `mode: apply` for the storage in lakes.yaml, or pass --mode apply for this command.{unapproved}"
         )
     refuse_other_clock(header, context.clock)
     refuse_rehearsal(context, header.storage)
     if storage.location != header.location or (storage.quarantine != header.quarantine and not begun):
         raise GateRefused(
-            f"plan {header.plan_id[:12]} was made for {header.location} with quarantine {header.quarantine}; "
-            f"the configuration has {storage.location} and {storage.quarantine} now. Make a new plan with `gc-assets run`."
+            f"Cannot apply plan {header.plan_id[:12]}: it was made for {header.location} with quarantine {header.quarantine}, "
+            f"but lakes.yaml now has {storage.location} with quarantine {storage.quarantine}. Make a new plan with "
+            "`gc-assets run`."
         )
     if tuple(phases) == (RESTORE,):
         return
@@ -151,17 +152,19 @@ def refuse_apply(context: RunContext, plan: StoredPlan, phases: Sequence[str] = 
     refuse_other_key(header, context.config)
     if header.policy_digest != context.config.policy_digest() and not begun:
         raise GateRefused(
-            f"the policy in lakes.yaml has changed since plan {header.plan_id[:12]} was made. Make a new plan with `gc-assets run`."
+            f"Cannot apply plan {header.plan_id[:12]}: the policy in lakes.yaml has changed since the plan was made. Make a "
+            "new plan with `gc-assets run`."
         )
     if QUARANTINE in phases and EXPIRE not in phases and header.after_expiry.files and not is_expiry_complete(context, plan):
         raise GateRefused(
-            f"plan {header.plan_id[:12]} releases {count_of(header.after_expiry.files, 'file')} by history edits that are not done yet. "
-            f"Apply all phases, or run `{command('apply', header.plan_id[:12], phase='expire')}` first."
+            f"Cannot quarantine the files of plan {header.plan_id[:12]}: expired history still needs "
+            f"{count_of(header.after_expiry.files, 'file')}, because the history edits are not done yet. Apply all phases, or "
+            f"run `{command('apply', header.plan_id[:12], phase='expire')}` first."
         )
     if too_late and not begun:
         raise GateRefused(
-            f"plan {header.plan_id[:12]} had to be applied before {header.apply_before:%Y-%m-%d %H:%M}Z. "
-            "Make a new one with `gc-assets run`."
+            f"Cannot apply plan {header.plan_id[:12]}: its apply had to start before {header.apply_before:%Y-%m-%d %H:%M}Z. "
+            "Make a new plan with `gc-assets run`."
         )
 
 

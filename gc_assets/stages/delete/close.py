@@ -49,13 +49,19 @@ def close_plan(spark: SparkSession, context: RunContext, plan: StoredPlan) -> Ap
     """
     header, state = plan.header, context.state
     if plan.finished is not None or plan.restored_at is not None or not has_begun(state, header):
-        raise UsageError(f"Cannot end plan {header.plan_id[:12]}, because it has not begun or has already ended")
+        raise UsageError(
+            f"Cannot end plan {header.plan_id[:12]}: no apply has begun it, or it has already ended. `gc-assets plans` shows its status."
+        )
     storage = context.storage(header.storage)
     if storage.mode != "apply":
-        raise GateRefused(f"storage {storage.name} is in mode plan. Run `{command('apply', header.plan_id[:12], end=True, mode='apply')}`.")
+        raise GateRefused(
+            f"Cannot end plan {header.plan_id[:12]}: storage {storage.name} is in mode plan. Run "
+            f"`{command('apply', header.plan_id[:12], end=True, mode='apply')}`."
+        )
     if storage.location != header.location:
         raise GateRefused(
-            f"plan {header.plan_id[:12]} was made for {header.location}, and storage {storage.name} is at {storage.location} now"
+            f"Cannot end plan {header.plan_id[:12]}: it was made for {header.location}, but storage {storage.name} is now at "
+            f"{storage.location}. Set the earlier location in lakes.yaml, then repeat the command."
         )
     refuse_other_clock(header, context.clock)
     refuse_rehearsal(context, header.storage)

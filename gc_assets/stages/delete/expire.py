@@ -209,8 +209,8 @@ def read_actions(context: RunContext, plan: StoredPlan) -> dict[str, list[Expiry
     found = f"{digest(rows):016x}"
     if found != plan.header.expiry_digest:
         raise StateError(
-            f"plan {plan.header.plan_id[:12]}: the digest of its history edits is {found}, not {plan.header.expiry_digest} as approved. "
-            f"{plan.published.path} was changed after the plan was made. Make a new one with `gc-assets run`."
+            f"Cannot apply plan {plan.header.plan_id[:12]}: its history edits in {plan.published.path} were changed after the "
+            f"plan was made (digest {found}, approved {plan.header.expiry_digest}). Make a new plan with `gc-assets run`."
         )
     by_lake: dict[str, list[ExpiryAction]] = {}
     for row in rows.to_pylist():

@@ -111,7 +111,7 @@ def resolve_request(
     if plan_id is None and prefix is None and key is None:
         raise UsageError(NOTHING_NAMED)
     if history and plan_id is None:
-        raise UsageError("--history undoes the edits of one plan; name the plan with --plan P")
+        raise UsageError("Cannot undo history edits: --history requires a plan. Name the plan with --plan P.")
     storage = context.config.storage_of_user(storage).name if storage is not None else None
     plan, adopted = _find_plan(context, plan_id)
     if history and plan is not None:
@@ -120,7 +120,10 @@ def resolve_request(
     of_plan = plan.header.storage if plan is not None else adopted[0] if adopted is not None else None
     storages = {name for name in (storage, named, of_plan) if name is not None}
     if len(storages) > 1:
-        raise UsageError(f"--storage, --key and --plan refer to different storages: {', '.join(sorted(storages))}")
+        raise UsageError(
+            f"Cannot restore: --storage, --key and --plan refer to different storages ({', '.join(sorted(storages))}). Pass "
+            "options of one storage."
+        )
     adopted_plan = adopted[1] if adopted is not None else None
     return RestoreRequest(_storage(context, next(iter(storages), None)), plan, prefix, key, history, adopted_plan)
 
@@ -190,7 +193,10 @@ def _find_sources(context: RunContext, storage_name: str) -> list[str]:
 def _storage(context: RunContext, given: str | None) -> str:
     names = [item.name for item in context.config.storages]
     if given is None and len(names) > 1:
-        raise UsageError(f"--storage is missing; the configuration has {suggest.join_names(list(map(context.config.label_of, names)))}")
+        raise UsageError(
+            "Cannot restore: --storage is missing, and lakes.yaml has several storages. Name one of "
+            f"{suggest.join_names(list(map(context.config.label_of, names)))}."
+        )
     return context.storage(given or names[0]).name
 
 
@@ -202,5 +208,8 @@ def _resolve_key(context: RunContext, key: str) -> tuple[str | None, str]:
         return None, key
     resolved = context.resolver().resolve_one(key)
     if resolved is None:
-        raise UsageError(f"--key {key}: the address is in no configured storage")
+        raise UsageError(
+            f"Cannot restore {key}: the address is in no configured storage. Check the address, or add it to `aliases` of its "
+            "storage in lakes.yaml."
+        )
     return resolved

@@ -109,8 +109,8 @@ def approved_uploads(state: State, plan: StoredPlan) -> pa.Table:
     found = f"{digest(rows):016x}"
     if rows.num_rows != approved.count or (approved.count and found != approved.digest):
         raise StateError(
-            f"plan {plan.header.plan_id[:12]}: the digest of its uploads is {found}, not {approved.digest} as approved. "
-            f"{plan.published.path} was changed after the plan was made. Make a new one with `gc-assets run`."
+            f"Cannot apply plan {plan.header.plan_id[:12]}: its uploads in {plan.published.path} were changed after the plan "
+            f"was made (digest {found}, approved {approved.digest}). Make a new plan with `gc-assets run`."
         )
     return rows
 

@@ -96,8 +96,8 @@ class PlanRows:
         found = f"{int(total or 0) % 2**64:016x}"
         if found != plan.header.rows_digest:
             raise StateError(
-                f"plan {plan.header.plan_id[:12]}: the digest of its rows is {found}, not {plan.header.rows_digest} as approved. "
-                f"{plan.published.path} was changed after the plan was made. Make a new one with `gc-assets run`."
+                f"Cannot apply plan {plan.header.plan_id[:12]}: its rows in {plan.published.path} were changed after the plan was "
+                f"made (digest {found}, approved {plan.header.rows_digest}). Make a new plan with `gc-assets run`."
             )
         return rows
 

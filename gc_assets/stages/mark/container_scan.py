@@ -145,7 +145,10 @@ def to_positions(column: pa.ChunkedArray, names: Sequence[str], missing: int) ->
     positions = pc.fill_null(pc.index_in(values, pa.array(list(names), pa.string())), -1).to_numpy(zero_copy_only=False)
     if (positions < 0).any():
         unknown = values.filter(pa.array(positions < 0))[0].as_py()
-        raise StateError(f"Expected one of {', '.join(names)} in the entry cache, got {unknown!r}. Run manifest_entries again")
+        raise StateError(
+            f"Cannot read the cached entries of containers: expected one of {', '.join(names)}, found {unknown!r}. Run "
+            "manifest_entries again"
+        )
     return np.append(positions, missing)[index]  # the index -1 selects `missing`
 
 
@@ -156,5 +159,5 @@ def to_kind_numbers(column: pa.ChunkedArray) -> NDArray[np.int64]:
     """
     numbers = to_positions(column, FILE_KINDS, -1)
     if (numbers < 0).any():
-        raise StateError("Found a cached entry without a file kind. Run manifest_entries again")
+        raise StateError("Cannot read the cached entries of containers: an entry has no file kind. Run manifest_entries again")
     return numbers

@@ -244,8 +244,8 @@ def rank_by_contents(roots: pa.Table, contents: pa.Table, *, tolerant: bool) -> 
 def _refuse_unknown_states(commits: pa.Table) -> None:
     if commits.num_rows:
         raise StateError(
-            f"{commits.num_rows:,} commits of commit_graph are neither retained nor expired nor dangling in reachable_snapshots: "
-            f"{', '.join(commits.column('commit_id').slice(0, 5).to_pylist())}; run reachable_snapshots again"
+            f"Cannot determine live files: reachable_snapshots has no valid state for {commits.num_rows:,} commits of "
+            f"commit_graph: {', '.join(commits.column('commit_id').slice(0, 5).to_pylist())}; run reachable_snapshots again"
         )
 
 

@@ -94,7 +94,8 @@ def refuse_dropped_since(context: RunContext, lake_name: str, cache: Sequence[Pa
         return
     if _count_dropped(context.state.segments(cache)) > _count_dropped(used):
         raise StateError(
-            f"lake {lake_name}: another run removed unused entries from the cache while this run was reading it. Run it again."
+            f"lake {lake_name}: another run removed unused entries from the cache of containers while this run was reading "
+            "the cache. Start this run again."
         )
 
 

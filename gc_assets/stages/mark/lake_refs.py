@@ -110,7 +110,10 @@ def lake_refs(context: RunContext, lake_name: str) -> PublishedTable:
     lake, resolver, catalog = context.lake(lake_name), context.resolver(), locate_catalog(context, lake_name)
     refs, sides = _freeze(context, lake, resolver, frozen_at)
     if locate_catalog(context, lake_name) != catalog:
-        raise LakeUnreadable(f"lake {lake_name}: {catalog} pointed to another catalog after it was read. Run again")
+        raise LakeUnreadable(
+            f"lake {lake_name}: its refs cannot be frozen, because {catalog} was changed to another catalog while the run "
+            "read it. Run again"
+        )
     refuse_hidden(context, lake_name, lake, build_freeze(frozen_at, refs.refs))
     rows = pa.Table.from_pylist([_ref_row(ref) for ref in refs.refs], schema=LAKE_REFS.schema)
     summary = LakeRefsSummary(

@@ -181,9 +181,10 @@ class _Stage:
         """Raise `StateError` if the cache has too few or too many entries of a needed container."""
         if containers := hashes.find_unbalanced():
             raise StateError(
-                f"lake {self.lake_name}: the entry cache contains a wrong number of entries for {len(containers):,} containers, such as "
-                f"{containers[0]}. Remove {self.context.state.files.root}/{self.lake_name}/{MANIFEST_ENTRIES.name}, run `gc-assets doctor "
-                "--repair` and start the run again, which decodes all containers again."
+                f"lake {self.lake_name}: live_files cannot be computed: the cache of containers contains a wrong number of "
+                f"entries for {len(containers):,} containers, such as {containers[0]}. Remove "
+                f"{self.context.state.files.root}/{self.lake_name}/{MANIFEST_ENTRIES.name}, run `gc-assets doctor --repair` and "
+                "start the run again, which decodes all containers again."
             )
 
     def add_counted(self, walked: WrittenParts, hashes: LiveHashes, totals: LiveTotals) -> WrittenParts:

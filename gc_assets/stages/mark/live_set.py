@@ -390,8 +390,8 @@ class LiveSet:
             if not len(missing):
                 return cache
         raise StateError(
-            f"the live files of lake {self.lake} on {self.table.receipt.run_date} cannot be listed: the entry cache lacks entries of "
-            f"{len(missing):,} containers, such as {missing[0]}. Run `gc-assets run` for the current date."
+            f"the live files of lake {self.lake} on {self.table.receipt.run_date} cannot be listed: the cache of containers "
+            f"lacks entries of {len(missing):,} containers, such as {missing[0]}. Run `gc-assets run` for the current date."
         )
 
     @property

@@ -92,8 +92,8 @@ class FindPending:
             found = sum(part.rows for part in parts)
             if found != tasks.num_rows:  # no later run would look for a lost container
                 raise StateError(
-                    f"{self.run.path}: the decoding tasks have {found:,} containers instead of {tasks.num_rows:,}, so nothing is "
-                    "published. Run again, and report this as a bug"
+                    f"Cannot publish {self.run.path}: the decoding tasks have {found:,} containers instead of {tasks.num_rows:,}, and "
+                    "files of missing containers would look like garbage. Run again, and report this as a bug"
                 )
             yield report_parts(parts, summary={"size_bytes": int(_bounded_sizes(tasks).sum())})
 

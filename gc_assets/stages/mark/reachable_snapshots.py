@@ -209,7 +209,9 @@ class _ApplyRetention:
             yield report_parts(expiry.parts, expiry.digest, summary={"asset": EXPIRY_PLAN.name, "actions": expiry.rows})
             if self.runs.contents is not None:
                 if retention.contents is None:
-                    raise StateError(f"lake {self.refs.lake}: the policy did not return live contents, so nothing is published")
+                    raise StateError(
+                        f"lake {self.refs.lake}: live_contents cannot be published, because the policy returned none. Report this as a bug"
+                    )
                 contents = write_rows(retention.contents, LIVE_CONTENTS, self.runs.contents, self.files)
                 yield report_parts(contents.parts, contents.digest, summary={"asset": LIVE_CONTENTS.name})
 
@@ -259,6 +261,7 @@ def verify_states(lake_name: str, commits: pa.Table, reachable: pa.Table) -> Non
     if wrong.num_rows:
         example = tuple(wrong.select(_COMMIT).slice(0, 1).to_pylist()[0].values())
         raise StateError(
-            f"lake {lake_name}: the policy returned {reachable.num_rows:,} states for {expected.num_rows:,} commits, for example "
-            f"{example}; a commit without a state would lose its files, so nothing is published"
+            f"lake {lake_name}: reachable_snapshots cannot be published: the policy returned {reachable.num_rows:,} states "
+            f"for {expected.num_rows:,} commits, for example {example}. A commit without a state would lose its files. Report "
+            "this as a bug"
         )

@@ -96,4 +96,7 @@ def _open_run(state: State, group: str, asset: str, run_id: str, live: Published
     for run in state.history(group, asset):
         if run.run_id == run_id:
             return state.open(run)
-    raise StateError(f"Cannot find {asset} of run {run_id}, on which live_files of {live.receipt.run_date} depends. Run both again")
+    raise StateError(
+        f"Cannot read live_files of {live.receipt.run_date}: it depends on {asset} of run {run_id}, which is not in the "
+        "state. Run both assets again"
+    )

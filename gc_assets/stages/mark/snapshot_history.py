@@ -109,8 +109,8 @@ def record_removals(spark: SparkSession, context: RunContext, lake_name: str, pl
     newest = _newest(context, lake_name, context.clock.today())
     if newest is None:
         raise StateError(
-            f"lake {lake_name} has no snapshot_history, so removed snapshots would not be recorded. "
-            f"Run `{command('run', lake=lake_name, through='snapshot_history')}` first"
+            f"Cannot remove snapshots of lake {lake_name}: it has no snapshot_history in which to record them. Run "
+            f"`{command('run', lake=lake_name, through='snapshot_history')}` first"
         )
     graph = context.table(COMMIT_GRAPH, lake_name)
     spark = _choose_session(spark, _expiry_logs(context, lake_name), [newest, graph])
@@ -135,8 +135,8 @@ def record_removals(spark: SparkSession, context: RunContext, lake_name: str, pl
 def _refuse_unrecorded(lake_name: str, snapshots: DataFrame) -> None:
     for row in collect(snapshots.limit(1)):
         raise StateError(
-            f"lake {lake_name}: snapshot {row['snapshot_id']} of table {row['table_uuid']} is not in snapshot_history, "
-            "so its removal would not be recorded. Start `gc-assets run` again"
+            f"Cannot remove snapshot {row['snapshot_id']} of table {row['table_uuid']} in lake {lake_name}: the snapshot is "
+            "not in snapshot_history, so its removal would not be recorded. Start `gc-assets run` again"
         )
 
 
@@ -158,7 +158,10 @@ def _newest(context: RunContext, lake_name: str, until: date) -> PublishedTable 
 def _retention_period(context: RunContext, lake_name: str) -> timedelta:
     keep = context.config.lake(lake_name).record_max_age
     if keep is None:
-        raise UsageError(f"lake {lake_name} is of kind {context.kind(lake_name).name}, which has no snapshot_history")
+        raise UsageError(
+            f"Cannot open snapshot_history of lake {lake_name}: its kind {context.kind(lake_name).name} has no such table. "
+            "Name a lake of kind iceberg"
+        )
     return keep
 
 

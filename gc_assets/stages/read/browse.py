@@ -50,7 +50,7 @@ def runs_of(state: State, table: Table, group: str, run_date: date) -> Sequence[
             if table.by_apply
             else f"run `{command('run', run_date=str(run_date))}` first"
         )
-        raise StateError(f"{group}/{table.name} has no table for {run_date}; {how}")
+        raise StateError(f"Cannot show {group}/{table.name}: it has no table for {run_date}; {how}")
     return found
 
 
@@ -136,7 +136,7 @@ def _part(state: State, path: str, schema: pa.Schema) -> bytes:
     if missing:
         group_asset, _, day = path.partition("/run_date=")
         raise StateError(
-            f"{group_asset} of {day[:10]} was written by an older release of gc-assets without the columns {', '.join(missing)}, so it "
-            f"cannot be shown. Run that date again, or choose a newer one."
+            f"Cannot show {group_asset} of {day[:10]}: an older release of gc-assets wrote it without the columns "
+            f"{', '.join(missing)}. Run that date again, or choose a newer date."
         )
     return content

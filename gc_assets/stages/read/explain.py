@@ -103,7 +103,10 @@ def explain(context: RunContext, text: str, storage: str | None = None) -> list[
                 reason += f". It may be another name of a file in a storage ({unknown}); then add its beginning to `aliases` in lakes.yaml"
             return [Explanation(None, text, "external", reason + ".")]
         if storage not in {None, resolved[0]}:
-            raise UsageError(f"{text} is in storage {resolved[0]}, not in {storage}")
+            raise UsageError(
+                f"Cannot explain {text} in storage {storage}: the address is in storage {resolved[0]}. Pass --storage "
+                f"{resolved[0]}, or leave out the option"
+            )
         return [_explain(context, *resolved)]
     names = [item.name for item in context.config.storages] if storage is None else [context.storage(storage).name]
     found = [_explain(context, name, text) for name in names]
@@ -121,7 +124,10 @@ def _explain_part(context: RunContext, storages: Sequence[str], text: str) -> li
     if len(matches) > 1:
         shown = "".join(f"\n  {storage}: {key}" for storage, key in matches[:MAX_MATCHES])
         count = f"at least {MAX_MATCHES}" if len(matches) >= MAX_MATCHES else str(len(matches))
-        raise UsageError(f"{text} is ambiguous, because {count} keys begin or end with it. Give more of one of them:{shown}")
+        raise UsageError(
+            f"Cannot explain {text}: it is ambiguous, because {count} keys begin or end with this text. Give a longer part of "
+            f"one of these keys:{shown}"
+        )
     return [_explain(context, storage, key) for storage, key in matches]
 
 
@@ -143,7 +149,10 @@ def _external_rows(context: RunContext, address: str) -> list[dict[str, Any]]:
 def _explain(context: RunContext, storage: str, key: str) -> Explanation:
     published = [table for lake in context.config.lakes if (table := context.find(LIVE_FILES, lake.name))]
     if not published:
-        raise StateError(f"no tables are published for {context.run_date}; run `{command('run', run_date=str(context.run_date))}` first")
+        raise StateError(
+            f"Cannot explain {key}: no tables are published for {context.run_date}; run "
+            f"`{command('run', run_date=str(context.run_date))}` first"
+        )
     entries = _read_log_entries(context, storage, key)
     history, summary = tuple(entries.to_pylist()), _read_rows(context, storage, key)
     last, main = _find_last_action(summary, entries), re.sub(SIDE_FILE, r"\1\2", key)

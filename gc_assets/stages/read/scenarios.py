@@ -101,7 +101,7 @@ def require_refs(context: RunContext, scenario: Scenario) -> None:
     known = {name for lake in scenario.lakes for name in ref_names(context, lake)}
     for name in sorted(scenario.dropped - known):
         hint = did_you_mean(name, known) or f"; there are {join_names(sorted(known)) or 'none'}"
-        raise UsageError(f"no ref {name} was frozen on {context.run_date} in {', '.join(scenario.lakes)}{hint}")
+        raise UsageError(f"Cannot drop ref {name}: the run of {context.run_date} found no such ref in {', '.join(scenario.lakes)}{hint}")
 
 
 @dataclass(frozen=True)
@@ -145,12 +145,14 @@ class ScenarioTask:
         refs, graph = inputs[LAKE_REFS.name], inputs[COMMIT_GRAPH.name]
         if context.config.lake(lake_name).has_lifecycle:
             raise UsageError(
-                f"lake {lake_name}: its lifecycle rules release files of retained commits, and their effect in a scenario is unknown. "
-                "Select other lakes with --lake."
+                f"Cannot compute a scenario for lake {lake_name}: its lifecycle rules release files of retained commits, and "
+                "their effect in a scenario is unknown. Select other lakes with --lake."
             )
         unread = [item.message for item in live.summary(LiveFilesSummary).unreadable if item.is_whole_lake]
         if unread or inputs[REACHABLE_SNAPSHOTS.name].summary(ReachableSnapshotsSummary).unread is not None:
-            raise UsageError(f"lake {lake_name} could not be read on {context.run_date}; choose a --run-date before that")
+            raise UsageError(
+                f"Cannot compute a scenario for lake {lake_name}: it could not be read on {context.run_date}. Choose an earlier --run-date"
+            )
         summary = refs.summary(LakeRefsSummary)
         cache = find_segments(context, lake_name)
         cached = context.state.segments(cache)
@@ -255,6 +257,7 @@ def refuse_mixed(table: PublishedTable, inputs: Iterable[PublishedTable]) -> Non
         place = f"{item.receipt.group}/{item.receipt.asset}/{item.receipt.run_date}"
         if table.receipt.inputs.get(place, item.receipt.reference) != item.receipt.reference:
             raise StateError(
-                f"{table.receipt.group}/{table.receipt.asset} of {table.receipt.run_date} was made from another run of "
-                f"{item.receipt.group}/{item.receipt.asset}; finish the run: `{command('run', run_date=str(table.receipt.run_date))}`"
+                f"Cannot use {table.receipt.group}/{table.receipt.asset} of {table.receipt.run_date}: it was computed from an "
+                f"earlier run of {item.receipt.group}/{item.receipt.asset}. Finish the newest run with "
+                f"`{command('run', run_date=str(table.receipt.run_date))}`"
             )

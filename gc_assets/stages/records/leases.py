@@ -79,8 +79,9 @@ def refuse_holder(context: RunContext, storage_name: str) -> None:
     holder = store.holder()
     if holder is not None and holder.is_live(store.now()):
         raise GateRefused(
-            f"storage {context.config.label_of(storage_name)} is being changed by {holder}. Wait for it to finish, or until that time: the "
-            "next apply takes over the lease of a process that has ended, and continues its plan."
+            f"Cannot change storage {context.config.label_of(storage_name)}: it is being changed by {holder}. Wait until that "
+            "process has finished. If the process was killed, wait until its lease ends: the next apply then takes over the "
+            "lease and continues the plan."
         )
 
 
@@ -101,8 +102,9 @@ def refuse_rehearsal(context: RunContext, storage_name: str) -> None:
     """
     if context.clock.is_rehearsal and context.storage(storage_name).rehearsals != "allowed":
         raise GateRefused(
-            f"this is a rehearsal (GC_ASSETS_UNSAFE_NOW={context.clock.now().isoformat()}), so ages are not real and storage "
-            f"{storage_name} is not changed. Unset the variable, or set `rehearsals: allowed` for a storage whose files may be lost."
+            f"Cannot change storage {storage_name} in a rehearsal (GC_ASSETS_UNSAFE_NOW={context.clock.now().isoformat()}), "
+            "because the ages of files are not real. Unset the variable, or set `rehearsals: allowed` for a storage whose "
+            "files may be lost."
         )
 
 

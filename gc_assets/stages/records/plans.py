@@ -272,11 +272,13 @@ def _header(state: State, published: PublishedTable) -> PlanHeader:
         summary = DeletionPlanSummary.model_validate(receipt.summary)
     except ValidationError as error:
         what = "; ".join(str(error).splitlines())
-        raise StateError(f"the plan in {path} is damaged ({what}). Make a new one with `gc-assets run`.") from error
+        raise StateError(f"Cannot read the plan in {path}: the file is damaged ({what}). Make a new plan with `gc-assets run`.") from error
     header, named = summary.header, summary.plan_id
     intact = header.keyed or is_intact(header)
     if not intact or receipt.digest != header.rows_digest or receipt.rows != header.rows or named != header.plan_id:
-        raise StateError(f"plan {header.plan_id[:12]} in {path} was changed after it was made. Make a new one with `gc-assets run`.")
+        raise StateError(
+            f"Cannot use plan {header.plan_id[:12]}: {path} was changed after the plan was made. Make a new plan with `gc-assets run`."
+        )
     _refuse_copy(state, header.summary, receipt.group, published.path)
     return header
 
@@ -285,7 +287,8 @@ def _refuse_copy(state: State, plan: PlanSummary, group: str, path: str) -> None
     if plan.storage != group or not path.startswith(f"{plan.storage}/"):
         other, location = path.partition("/")[0], f"{state.files.root}/{path}"
         raise StateError(
-            f"plan {plan.plan_id[:12]} of storage {plan.storage} was found among the plans of {other} in {location}; remove that copy"
+            f"Cannot use plan {plan.plan_id[:12]} of storage {plan.storage}: {location} is a copy of it among the plans of "
+            f"{other}. Remove this copy."
         )
 
 
@@ -299,7 +302,9 @@ def _read_event(state: State, storage_name: str, plan_id: str, name: str) -> App
     event = _read(state, path, ApprovalEvent)
     if event is None or event.plan_id != plan_id:
         found = "is missing" if event is None else f"contains an event of plan {event.plan_id[:12]}, not of the plan in its name"
-        raise StateError(f"{state.files.root}/{path} {found}; remove it and approve the plan again")
+        raise StateError(
+            f"Cannot use the approval in {state.files.root}/{path}: the file {found}. Remove the file, then approve the plan again."
+        )
     return event
 
 
@@ -334,7 +339,9 @@ def find_plan(config: Config, plan_id: str) -> StoredPlan:
         meant = did_you_mean(plan_id, {plan.header.plan_id[: len(plan_id)] for plan in stored})
         raise UsageError(f"no plan with the id {plan_id}{meant or ';'} `gc-assets plans` lists the existing ones")
     if len(found) > 1:
-        raise UsageError(f"{len(found)} plans with the id {plan_id}; `gc-assets plans` lists the existing ones")
+        raise UsageError(
+            f"plan id {plan_id} is ambiguous: {len(found)} plans have an id that begins with it. `gc-assets plans` lists all ids"
+        )
     state = State.of(config)
     plan = load_plan(config, state.open(found[0].run))
     # All rows are verified before an approval or apply, because a single flipped bit in a key could
@@ -363,11 +370,12 @@ def find_approvable_plan(config: Config, clock: Clock, plan_id: str, by: str, ov
     refuse_unknown_gates(header, overrides)
     is_overridden = any(gate.name in overrides and (not gate.passed or gate.numbers.get("unlisted")) for gate in header.gates)
     if not header.has_work and not header.failed_gates and not is_overridden:
-        raise UsageError(f"plan {header.plan_id[:12]} has no work, so there is nothing to approve")
+        raise UsageError(f"Cannot approve plan {header.plan_id[:12]}: the plan has no work, so there is nothing to approve")
     if now >= header.approve_before:
         raise GateRefused(
-            f"plan {header.plan_id[:12]} had to be approved before {header.approve_before:%Y-%m-%d %H:%M}Z. "
-            f"It is {now:%Y-%m-%d %H:%M}Z now. Make a new one with `gc-assets run`."
+            f"Cannot approve plan {header.plan_id[:12]}: it had to be approved before "
+            f"{header.approve_before:%Y-%m-%d %H:%M}Z, and it is now {now:%Y-%m-%d %H:%M}Z. Make a new plan with "
+            "`gc-assets run`."
         )
     try:
         refuse_gates(header, overrides)
@@ -418,8 +426,8 @@ def reject(config: Config, clock: Clock, plan_id: str, by: str, comment: str = "
     if has_begun(state, plan.header):
         name = plan.header.plan_id[:12]
         raise GateRefused(
-            f"plan {name} has begun, so it is too late to reject it. `{command('restore', plan=name)}` restores the files "
-            f"that it moved, and `{command('apply', name)}` finishes it."
+            f"Cannot reject plan {name}: an apply of the plan has begun, so it is too late. `{command('restore', plan=name)}` "
+            f"restores the files that it moved, and `{command('apply', name)}` finishes it."
         )
     return _record(
         state, plan.header, ApprovalEvent(plan_id=plan.header.plan_id, by=by.strip(), at=clock.now(), decision="rejected", comment=comment)
@@ -433,7 +441,8 @@ def _find_open_plan(config: Config, clock: Clock, plan_id: str, by: str) -> Stor
     if plan.finished is not None or plan.restored_at is not None:
         status = plan.status_at(clock.now())
         raise GateRefused(
-            f"plan {plan.header.plan_id[:12]} is {status}, and a plan can be used only once. Make a new one with `gc-assets run`."
+            f"Cannot use plan {plan.header.plan_id[:12]} again: it is {status}, and each plan can be used only once. Make a "
+            "new plan with `gc-assets run`."
         )
     return plan
 
@@ -473,8 +482,8 @@ def refuse_historical(header: PlanHeader) -> None:
     """
     if header.historical:
         raise GateRefused(
-            f"plan {header.plan_id[:12]} is historical: {header.run_date} was not frozen on that day. "
-            "It can be shown, but never applied. Run today's date to get a plan that can be applied."
+            f"Cannot use plan {header.plan_id[:12]}: it is historical, because no run froze the lakes on {header.run_date}. "
+            "Historical plans can be shown, but never applied. To get a plan for today, run `gc-assets run`."
         )
 
 
@@ -487,14 +496,14 @@ def refuse_other_clock(header: PlanHeader, clock: Clock) -> None:
     name = f"plan {header.plan_id[:12]}"
     if header.rehearsal and not clock.is_rehearsal:
         raise GateRefused(
-            f"{name} was made in a rehearsal, and GC_ASSETS_UNSAFE_NOW is not set now. Its ages are not real, so the real clock cannot use "
-            f"it. Make a new plan with `gc-assets run`. To continue the rehearsal, set GC_ASSETS_UNSAFE_NOW as before, for example to "
-            f"{header.created_at:%Y-%m-%dT%H:%M:%SZ}."
+            f"Cannot use {name} with the real clock: it was made in a rehearsal, so its ages are not real, and "
+            "GC_ASSETS_UNSAFE_NOW is not set now. Make a new plan with `gc-assets run`. To continue the rehearsal, set "
+            f"GC_ASSETS_UNSAFE_NOW as before, for example to {header.created_at:%Y-%m-%dT%H:%M:%SZ}."
         )
     if clock.is_rehearsal and not header.rehearsal:
         raise GateRefused(
-            f"{name} was made with the real clock, and GC_ASSETS_UNSAFE_NOW replaces the clock now. To use the plan, unset the variable. "
-            "To rehearse, make a new plan with `gc-assets run`."
+            f"Cannot use {name} in a rehearsal: it was made with the real clock, and GC_ASSETS_UNSAFE_NOW replaces the clock "
+            "now. To use the plan, unset the variable. To rehearse, make a new plan with `gc-assets run`."
         )
 
 
@@ -507,8 +516,9 @@ def refuse_future(header: PlanHeader, clock: Clock) -> None:
     """
     if header.created_at - clock.now() > MAX_SKEW:
         raise GateRefused(
-            f"plan {header.plan_id[:12]} was made at {header.created_at:%Y-%m-%d %H:%M}Z, and it is {clock.now():%Y-%m-%d %H:%M}Z now. "
-            "Check the clock of this host. If it is right, make a new plan with `gc-assets run`."
+            f"Cannot use plan {header.plan_id[:12]}: it was made at {header.created_at:%Y-%m-%d %H:%M}Z, but it is only "
+            f"{clock.now():%Y-%m-%d %H:%M}Z now. Check the clock of this host. If the clock is right, make a new plan with "
+            "`gc-assets run`."
         )
 
 
@@ -522,12 +532,13 @@ def refuse_other_key(header: PlanHeader, config: Config) -> None:
     if header.keyed != (config.plan_key is not None):
         made, now = ("with a plan_key", "has none") if header.keyed else ("without a plan_key", "has one")
         raise GateRefused(
-            f"plan {header.plan_id[:12]} was made {made}, and the configuration {now} now, so the plan cannot be verified. "
-            "Make a new one with `gc-assets run`. To finish a plan that has begun, configure the key that it began with."
+            f"Cannot verify plan {header.plan_id[:12]}: it was made {made}, and lakes.yaml {now} now. Make a new plan with "
+            "`gc-assets run`. To finish a plan that an apply has begun, configure its key again."
         )
     if not is_intact(header, config.plan_secret()):
         raise GateRefused(
-            f"plan {header.plan_id[:12]} was changed after it was made, or made with another plan_key. Make a new one with `gc-assets run`."
+            f"Cannot verify plan {header.plan_id[:12]}: it was changed after it was made, or it was made with another "
+            "plan_key. Make a new plan with `gc-assets run`."
         )
 
 
@@ -758,7 +769,10 @@ class _RecordsFile:
             return _Records.model_validate_json(content).root
         except ValidationError as error:
             path = f"{self.state.files.root}/{self.path}"
-            raise StateError(f"{path} is damaged ({error}). Remove it; it is rebuilt from the files of the plans.") from error
+            raise StateError(
+                f"Cannot read the index of plans in {path}: the file is damaged ({error}). Remove the file. gc-assets rebuilds it "
+                "from the files of the plans."
+            ) from error
 
 
 def _records(state: State, storage_name: str, begun: Sequence[str] | None = None) -> dict[str, PlanRecord]:
@@ -836,4 +850,6 @@ def _read(state: State, path: str, model: type[_M]) -> _M | None:
     try:
         return model.model_validate_json(content)
     except ValidationError as error:
-        raise StateError(f"{state.files.root}/{path} is damaged ({error}). Remove it and repeat the command that wrote it.") from error
+        raise StateError(
+            f"Cannot read {state.files.root}/{path}: the file is damaged ({error}). Remove the file, then repeat the command that wrote it."
+        ) from error

@@ -43,7 +43,9 @@ def rename(config: Config, clock: Clock, old: str, new: str, by: str, comment: s
     renamed = _find_recorded(read_registry(state), item, old)
     owner = next((other for other in (*config.storages, *config.lakes) if other.name == renamed.recorded_name), None)
     if owner is not None and owner.label != new:
-        raise UsageError(f"the records of {renamed.recorded_name} belong to {owner.label} of lakes.yaml; rename that one first")
+        raise UsageError(
+            f"Cannot rename: the records of {renamed.recorded_name} belong to {owner.label} of lakes.yaml. Rename {owner.label} first."
+        )
 
     key = (renamed.scope, renamed.recorded_name)
 

@@ -90,7 +90,10 @@ class UserRecords(Generic[R]):
             return self.model.model_validate_json(content).root
         except ValidationError as error:
             path = f"{state.files.root}/{owner}/{self.file}"
-            raise StateError(f"{path} is damaged ({'; '.join(str(error).splitlines()[:2])}). Remove it and {self.next_step}.") from error
+            raise StateError(
+                f"Cannot read the decisions in {path}: the file is damaged ({'; '.join(str(error).splitlines()[:2])}). Remove the "
+                f"file and {self.next_step}."
+            ) from error
 
 
 def resolve_directory(config: Config, location: str, advice: str) -> tuple[str, str]:

@@ -171,8 +171,9 @@ def _look_up(keys: LiveKeys, files: Files, published: PublishedTable, expected: 
     probed, hits = (pc.sum(rows.column(name)).as_py() or 0 for name in _HITS.names)
     if not probed == hits >= expected:
         raise GcError(
-            f"live_filter in {published.path} is incomplete: {expected:,} live keys, {probed:,} entries looked up, {hits:,} found. "
-            "A live key that the filter misses would be deleted. Run live_filter again; if the error persists, report a bug."
+            f"Cannot use live_filter in {published.path}, because it is incomplete: {expected:,} live keys, {probed:,} "
+            f"entries looked up, {hits:,} found. A live key that the filter misses would be deleted. Run live_filter again; "
+            "if the error persists, report a bug."
         )
 
 

@@ -50,7 +50,9 @@ class LiveKeys:
         sets = [LiveSet(context, table) for table in live]
         for item in sets:
             if not item.is_view:
-                raise StateError(f"live_files of lake {item.lake} was published by an older release of gc-assets; run live_files again")
+                raise StateError(
+                    f"Cannot read live_files of lake {item.lake}: an older release of gc-assets published it. Run live_files again"
+                )
         sets = [item for item in sets if item.table.parts(STATES_SIDE)]
         return cls(spark, storage_name, tuple(sets), tuple(item.hashes(spark) for item in sets))
 

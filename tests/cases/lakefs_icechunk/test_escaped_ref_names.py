@@ -98,7 +98,7 @@ def test_branch_with_an_escaped_name_is_deleted_and_restored(tmp_path: Path) -> 
     earlier = [replace(action, ref_name="work%231") for action in actions if action.ref_name == "work#1"]
     [outcome] = lake.undo(earlier)
     assert outcome.verdict == "failed"
-    assert "is branch 'work#1' if release 0.3 deleted it" in (outcome.error or "")
+    assert "if release 0.3 deleted the branch, its name is 'work#1'" in (outcome.error or "")
     assert set(builder.reopen().list_branches()) == {"main"}
 
     undo(lake, actions)

@@ -434,7 +434,7 @@ def test_expiry_fails_if_retained_metadata_is_unreadable(
     assert error is not None
     assert error.startswith("table db.t: ")
     assert str(path) in error
-    assert "nothing was removed" in error
+    assert "no snapshot was removed" in error
     assert table.metadata_location == location
     assert len(listed_ids(readable)) == 1
 

@@ -461,7 +461,7 @@ def test_small_group_does_not_start_datafusion(grouped_calls: list[int]) -> None
 @pytest.mark.parametrize("count", [1, LARGE])
 def test_manifest_of_another_snapshot_is_refused(count: int) -> None:
     raw = manifest(*[{}] * count)
-    with pytest.raises(FormatError, match="snapshot 7 added an entry, but its manifest list states another snapshot"):
+    with pytest.raises(FormatError, match="snapshot 7 added an entry, but the manifest list names another snapshot"):
         decode(container(raw, expected_entries=count, snapshot_id="8"), raw)
 
 

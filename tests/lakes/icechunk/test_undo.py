@@ -122,7 +122,7 @@ def test_undo_refuses_history_with_missing_snapshot(tree: DocumentTree):
     assert {name for name in outcome if outcome[name].verdict == "done"} == {"main"}
     for name in ("develop", "test", "qa"):
         assert outcome[name].verdict == "failed"
-        assert f"lacks snapshot {tree.ids[6]}; restore it, then undo again" in outcome[name].error
+        assert f"lacks snapshot {tree.ids[6]}; restore this snapshot, then undo again" in outcome[name].error
     assert all(tree.builder.reopen().ancestry(branch=branch) for branch in ("develop", "test", "qa"))
 
 

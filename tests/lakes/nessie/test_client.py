@@ -146,5 +146,5 @@ def test_answer_that_does_not_match_api_v2_is_refused(body: bytes) -> None:
 
 def test_server_of_api_v1_is_refused() -> None:
     old = {**CONFIG, "maxSupportedApiVersion": 1}
-    with serve_answers(lambda path, _: (200, old)) as (client, _), pytest.raises(LakeUnreadable, match="v2 is needed"):
+    with serve_answers(lambda path, _: (200, old)) as (client, _), pytest.raises(LakeUnreadable, match="gc-assets needs v2"):
         client.get_config()

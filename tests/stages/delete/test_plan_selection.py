@@ -74,7 +74,7 @@ def test_rehearsal_applies_a_plan_only_if_the_storage_allows_it(tmp_path: Path, 
     approve(allowed.config, allowed.clock, header.plan_id, "ada")
     plan = find_plan(allowed.config, header.plan_id)
     refuse_apply(allowed.run_context(NOW.date()), plan, phases)
-    with pytest.raises(GateRefused, match="so ages are not real"):
+    with pytest.raises(GateRefused, match="because the ages of files are not real"):
         refuse_apply(refused.run_context(NOW.date()), plan, phases)
 
 

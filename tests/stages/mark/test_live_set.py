@@ -227,7 +227,7 @@ def test_missing_segment_of_the_cache_is_reported(scene: Scene) -> None:
     (segment,) = live.context.state.history(LAKE, "manifest_entries")
     shutil.rmtree(scene.root / "state" / segment.path)
     live.context.state.repair()
-    with pytest.raises(StateError, match="the entry cache lacks entries of 2 containers, such as file:///one/a/m00001"):
+    with pytest.raises(StateError, match="the cache of containers lacks entries of 2 containers, such as file:///one/a/m00001"):
         list(LiveSet(live.context, live.table).batches())
 
 

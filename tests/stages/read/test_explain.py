@@ -106,7 +106,7 @@ def test_part_of_a_key_that_one_file_has_is_enough(listed: RunContext, text: str
 
 def test_part_of_several_keys_is_an_error_that_lists_them(listed: RunContext) -> None:
     with pytest.raises(
-        UsageError, match=r"(?s)2 keys begin or end with it.*shop/orders/data/1\.parquet\n  warehouse: shop/visits/data/1\.parquet"
+        UsageError, match=r"(?s)2 keys begin or end with this text.*shop/orders/data/1\.parquet\n  warehouse: shop/visits/data/1\.parquet"
     ):
         explain(listed, "data/1.parquet")
 

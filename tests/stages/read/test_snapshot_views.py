@@ -226,7 +226,7 @@ def test_snapshot_is_removed_only_after_it_is_recorded(spark: SparkSession, tmp_
     actions = read_rows(run_context.state, EXPIRY_PLAN, run_context.state.require("sales", EXPIRY_PLAN.name, run_context.run_date))
 
     put_rows(house, COMMIT_GRAPH, [{"table_uuid": "u", "commit_id": name} for name in "12"], again.group("sales"))
-    with pytest.raises(StateError, match=r"snapshot 2 of table u is not in snapshot_history"):
+    with pytest.raises(StateError, match=r"snapshot 2 of table u in lake .*: the snapshot is not in snapshot_history"):
         record_removals(spark, again, "sales", "p1", actions)
     put_rows(house, COMMIT_GRAPH, [{"table_uuid": "u", "commit_id": "1"}], again.group("sales"))
     record_removals(spark, again, "sales", "p1", actions)
