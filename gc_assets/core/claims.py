@@ -52,8 +52,8 @@ class Claim:
 def find_table_prefix(key: str) -> str:
     """Derive the prefix of a table from the key of a metadata file that may belong to it.
 
-    This is the parent of the directory `metadata/`. In any other directory, it is the directory
-    itself.
+    For a file in a directory `metadata/`, this is the directory's parent. For any other file, this
+    is the file's directory.
     """
     directory = key.rpartition("/")[0]
     return "" if directory in {"", "metadata"} else f"{directory.removesuffix('/metadata')}/"

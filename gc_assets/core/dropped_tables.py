@@ -548,7 +548,7 @@ class DroppedPrefixes:
 
     @property
     def has_several_owners(self) -> bool:
-        """Whether several dropped tables claimed the same prefix and one of them waits."""
+        """True if several dropped tables claimed one prefix, and at least one of them has to wait."""
         shared = (indices for indices in self.by_prefix.values() if len(indices) > 1)
         return any(not self.tables[index].is_due for indices in shared for index in indices)
 
@@ -556,7 +556,7 @@ class DroppedPrefixes:
         return any(at in self.of_lakes for at in upwards(prefix))
 
     def is_shared(self, prefix: str) -> bool:
-        """Return True if an existing table or lake claims the prefix or one that contains it."""
+        """Check whether an existing table or lake claims the prefix, or a prefix that contains it."""
         return any(at in self.present for at in upwards(prefix))
 
     def find_prefix(self, directory: str) -> str | None:

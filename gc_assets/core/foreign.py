@@ -95,7 +95,7 @@ class ClaimAges:
         return any(time is not None for times in self.since.values() for time in times.values())
 
     def split(self, claims: Collection[tuple[str, str]]) -> tuple[ClaimAges, ClaimAges]:
-        """Separate the given claims from all others.
+        """Split the ages into those of the given claims, and those of all other claims.
 
         Args:
             claims: Pairs of prefix and table.
@@ -204,7 +204,7 @@ class ForeignRules:
     remembered: KeyHashes | None = None
 
     def find_targets(self, files: pa.RecordBatch) -> pa.Array:
-        """Find out what has to be known about referenced files before these files can be checked.
+        """Return what must be known about referenced files before claimed files can be checked.
 
         Args:
             files: Claimed files with the columns key and lake.
@@ -270,7 +270,7 @@ class KnownFiles:
         self._own = "|".join(sorted(set(data_names))) or "^$"
 
     def find(self, keys: pa.Array) -> set[str]:
-        """Return the targets that match any of these known files."""
+        """Return the targets that at least one of these known files matches."""
         wanted = self._wanted
         found: set[str] = set()
         if wanted[_EXACT]:

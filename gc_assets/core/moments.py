@@ -32,7 +32,7 @@ def days(count: int) -> timedelta:
 
 
 def seconds(count: float) -> timedelta:
-    """Return an age of this number of seconds."""
+    """Return a duration in seconds, limited to the largest supported one."""
     return timedelta(seconds=max(-_MAX_SECONDS, min(count, _MAX_SECONDS)))
 
 

@@ -51,7 +51,10 @@ class EditableObjects(Objects, Protocol):
         ...
 
     def replace(self, address: str, content: bytes, etag: str) -> None:
-        """Replace the object if it still has this etag. Readers see the old or the new bytes."""
+        """Replace the object, on condition that its etag is still `etag`.
+
+        Readers see either the old bytes or the new ones.
+        """
         ...
 
     def create(self, address: str, content: bytes, *, new_directories: int = 1) -> None:
@@ -68,5 +71,5 @@ class EditableObjects(Objects, Protocol):
         ...
 
     def remove(self, address: str, etag: str) -> None:
-        """Remove the object if it still has this etag."""
+        """Remove the object, on condition that its etag is still `etag`."""
         ...

@@ -60,7 +60,7 @@ class Location:
         return f"{self.scheme}://{self.root}"
 
     def contains(self, other: Location) -> bool:
-        """Return True if `other` is the same location or inside this one."""
+        """Check whether `other` is this location, or a location inside it."""
         return self.scheme == other.scheme and other.root.startswith(self.root)
 
     def without_links(self) -> Location:

@@ -174,7 +174,7 @@ class Unreadable(StrictModel):
         return self.set_aside is None
 
     def covers(self, lake: str, table_uuid: str | None) -> bool:
-        """Return True if the given table is this one, even if it is given by another lake."""
+        """Check whether this record is about the given table, even if another lake lists the table."""
         if self.is_whole_lake:
             return lake == self.lake
         return self.table_uuid is not None and table_uuid == self.table_uuid

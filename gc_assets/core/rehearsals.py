@@ -13,7 +13,7 @@ REHEARSAL: Final = "REHEARSAL"
 
 
 def mark_rehearsal(text: str, is_rehearsal: bool) -> str:
-    """Add a prefix to a text if it is about a rehearsal."""
+    """Prefix a message with a mark if the message is about a rehearsal."""
     return f"{REHEARSAL} {text}" if is_rehearsal else text
 
 

@@ -158,7 +158,7 @@ class Cutoff:
 
     @property
     def limit_text(self) -> str:
-        """The limit as it follows `older than`, such as `30d` or `2025-10-08T00:00:00+00:00`."""
+        """The cut-off as text after `older than`, such as `30d` or `2025-10-08T00:00:00+00:00`."""
         return self._format("")
 
     def __str__(self) -> str:

@@ -361,7 +361,7 @@ class ListingTask(Protocol):
     """A part of the work of listing a storage. Parts do not overlap, and tasks are picklable."""
 
     def run(self, budget: int) -> Iterator[ListingBatch]:
-        """List this part in batches.
+        """List the task's part of the storage, in batches.
 
         Args:
             budget: The approximate number of entries to list. The rest is returned as leftover

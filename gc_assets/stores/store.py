@@ -53,7 +53,7 @@ def examine_state(location: str, connections: Connections) -> Iterator[Finding]:
 
 
 def find_link_sources(storage: StorageConfig, storages: Iterable[StorageConfig]) -> list[StorageConfig]:
-    """Find the other storages that may contain links into this one."""
+    """Find the other storages whose symbolic links may lead into this storage."""
     if not open_store(storage.location).has_aliases:
         return []
     return [other for other in storages if other.name != storage.name and open_store(other.location).has_aliases]

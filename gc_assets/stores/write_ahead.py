@@ -84,8 +84,8 @@ class WriteAheadLog:
     def require_visible(self) -> None:
         """Check that this process sees the log, before it executes any action.
 
-        An executor may have a different disk at the path of the state. It would then move files,
-        but record this in the wrong place.
+        An executor may have another disk at the path of the state. It would then move files, but
+        record the moves in a log that no other process reads.
 
         Raises:
             StateError: If the log does not exist or belongs to another plan.
@@ -122,8 +122,8 @@ class WriteAheadLog:
     def refuse_concurrent_batches(self, share: int, known: Collection[str]) -> None:
         """Check that no other attempt at the same work has started since this one read the log.
 
-        If one has, this attempt gives up. A later attempt will find both intents and compare the
-        objects again.
+        If another attempt has started, this attempt stops. The next attempt then finds the intents
+        of both, and compares the objects again.
 
         Raises:
             StateError: If the share contains a batch that is not `known`.

@@ -114,5 +114,5 @@ class TableCommit(ABC):
             self.damage = f"the catalog accepted the commit, but {damage}"
 
     def report(self, verdict: ExpiryVerdict, reason: str) -> list[ExpiryOutcome]:
-        """Give all actions the same outcome."""
+        """Return one outcome per action of the commit, all with the given verdict and reason."""
         return [ExpiryOutcome(action, verdict, reason) for action in self.actions]

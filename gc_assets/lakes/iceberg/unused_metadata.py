@@ -41,7 +41,10 @@ ReadLists = Callable[[Sequence[str]], Iterable[ListSummary]]
 
 
 def write_evolution(evolution: Evolution) -> dict[str, str]:
-    """Return the frozen property of a table, or nothing if it has at most one schema and spec."""
+    """Return the schemas and specs of a table as a property of the freeze.
+
+    The result is empty if the table has at most one schema and one spec, because nothing is unused.
+    """
     if len(evolution.schemas) < 2 and len(evolution.specs) < 2:
         return {}
     values = (sorted(evolution.schemas), evolution.current_schema, sorted(evolution.specs), evolution.default_spec)

@@ -154,7 +154,10 @@ class Walk:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """New parent for the snapshot at which these walks end. Reports show the ref of the first one."""
+    """Edit that gives a snapshot a new parent.
+
+    The walks of several refs can end at this snapshot. Reports show the ref of the first walk.
+    """
 
     snapshot: int
     new_parent: int

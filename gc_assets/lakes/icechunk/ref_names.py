@@ -34,7 +34,10 @@ def stored_name(repository: str, ref_name: str) -> str:
 
 
 def read_name(repository: str, directory: str) -> tuple[str, dict[str, str]]:
-    """Return the ref name for a directory, and a property with its other name, if it has one."""
+    """Return the name of the ref that is stored in a directory, and its other name as a property.
+
+    Rule patterns may use either name. The property is missing if both names are equal.
+    """
     decoded = unescape(directory)
     if decoded == directory:
         return directory, {}

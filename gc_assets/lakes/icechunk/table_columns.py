@@ -65,7 +65,7 @@ def gather_u32(buffer: FlatBuffer, positions: Positions) -> NDArray[np.uint32]:
 
 
 def gather_u64(buffer: FlatBuffer, positions: Positions) -> NDArray[np.uint64]:
-    """Gather the 8-byte numbers at some positions."""
+    """Read an unsigned 8-byte integer at each of the given positions."""
     low, high = gather_u32(buffer, positions), gather_u32(buffer, positions + 4)
     return low.astype(np.uint64) | (high.astype(np.uint64) << np.uint64(32))
 

@@ -107,7 +107,10 @@ class LakeFsLakeConfig(LakeConfig):
         return "lakefs ", f"{self.endpoint}/{self.repository}"
 
     def with_retention(self, keep: str) -> LakeFsLakeConfig:
-        """Return the lake with this cut-off. It replaces the server's rules as well."""
+        """Return a copy of the lake whose default cut-off is `keep`.
+
+        The configured retention then also replaces the rules of the server.
+        """
         retention = self.retention.with_default(keep).model_copy(update={"source": "configured"})
         return self.model_copy(update={"retention": retention})
 

@@ -59,7 +59,7 @@ class Rule:
 
 
 def class_of(rules: Iterable[Rule], branch: str) -> str:
-    """Return the branch itself if a rule mentions it, otherwise `OTHERS`."""
+    """Return the branch's class: its own name if a rule names the branch, otherwise `OTHERS`."""
     return branch if any(rule.branch == branch for rule in rules) else OTHERS
 
 

@@ -67,7 +67,7 @@ def staged_objects(client: RepositoryClient, heads: Mapping[str, str]) -> list[S
 
 
 def is_listed(client: RepositoryClient, branch: str, commit: str) -> bool:
-    """Return True if listing this name lists the branch, not a commit whose id starts with it.
+    """Check whether a listing of this name shows the branch, and not a commit with this id prefix.
 
     Since December 2022 (lakeFS #4743), the server prefers a branch to an abbreviated commit id, but
     still not to a complete one.

@@ -71,9 +71,9 @@ def add_deferred_rows(
 ) -> DataFrame:
     """Add the deferred keys of a plan to the keys that lakes need.
 
-    Deferred are keys claimed by unreadable tables, keys of dropped tables that are no longer due,
-    keys that such a table adopted, and unused ranges that their lake keeps. Unless a user has set
-    aside every unreadable table, all purges are deferred too.
+    These are keys claimed by unreadable tables, keys of dropped tables that have to wait again,
+    keys that these dropped tables adopted, and unused ranges that their lake keeps. Unless a user
+    has set aside every unreadable table, all purges are deferred too.
 
     Args:
         needed: Keys needed by lakes, with the columns key, needed and is_live.
@@ -140,7 +140,7 @@ def find_undue_rows(
     confirm: bool = False,
     has_dropped: bool = False,
 ) -> DataFrame | None:
-    """Find plan rows whose dropped table is not due.
+    """Find the plan rows of dropped tables whose files have to wait.
 
     Args:
         rows: Loads the plan rows, with the columns key, action, reason, etag and source_plan_id.
@@ -149,7 +149,8 @@ def find_undue_rows(
         has_dropped: True if the plan contains files of dropped tables.
 
     Returns:
-        The rows with the columns key and source_plan_id, or None if no row can have such a table.
+        The rows with the columns key and source_plan_id, or None if no plan row can belong to such
+        a table.
     """
     dropped, adopted = load_dropped_tables(context, storage_name, tables, confirm=confirm), read_adopted_files(context, storage_name)
     if not (dropped.tables or adopted.rows.num_rows or has_dropped):
@@ -181,7 +182,7 @@ def _leave_out_others(copies: DataFrame, state: State, plan_id: str, run: PastRu
 
 
 def add_foreign_rows(needed: DataFrame, rows: Callable[[], DataFrame], foreign: Sequence[str], doubtful: Sequence[str]) -> DataFrame:
-    """Add the keys under prefixes where a later run than the plan's found metadata of others.
+    """Add the keys under prefixes in which a later run found metadata of foreign tables.
 
     Args:
         needed: Keys needed by lakes, with the columns key, needed and is_live.

@@ -224,7 +224,7 @@ class RowExecutor:
 
 
 def execute_in_process(act: RowExecutor, rows: pa.Table, run: TableRun, files: Files, totals_by: Sequence[str]) -> WrittenParts:
-    """Execute a few rows (columns `EXECUTION_ROWS`) in this process, as one batch.
+    """Execute a small number of rows (columns `EXECUTION_ROWS`) in this process, as one batch.
 
     Returns:
         The outcomes, written as parts of `run`.

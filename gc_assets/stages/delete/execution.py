@@ -99,7 +99,7 @@ class ApplyResult:
 
 
 def header_of_result(header: PlanHeader, by_outcome: Mapping[tuple[str, str], Totals], done_edits: Mapping[str, int]) -> PlanHeader:
-    """Copy a plan's header and replace its totals by what the apply completed, for messages."""
+    """Return a plan's header with the totals of the completed actions, for messages."""
     return completed_header(header, {phase: total.amount for (phase, outcome), total in by_outcome.items() if outcome == DONE}, done_edits)
 
 

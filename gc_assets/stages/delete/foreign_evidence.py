@@ -59,7 +59,7 @@ class ForeignEvidence:
 
     @classmethod
     def of(cls, inputs: PlanInputs) -> Self:
-        """Collect the metadata for a plan, and why some of it is unknown."""
+        """Collect the foreign metadata for a plan, and the reasons why some of it is unknown."""
         context, own = inputs.context, inputs.orphans.summary(OrphanFilesSummary)
         claimed = list_claiming_lakes(context, [*inputs.refs, *inputs.live])
         usual = grace_cutoff(context, inputs.storage, inputs.refs, inputs.clock_lead)

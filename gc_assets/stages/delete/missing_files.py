@@ -65,7 +65,10 @@ def _missing_in(context: RunContext, storage_name: str) -> Iterator[Unreadable]:
 
 
 def route_missing(rows: DataFrame, prefixes: tuple[str, ...]) -> DataFrame:
-    """Move planned rows under these prefixes to a side table. Restores stay in the plan."""
+    """Move planned rows under claims of tables with missing files to a side table.
+
+    Restores stay in the plan.
+    """
     if not prefixes:
         return rows
     schema = pa.schema([*(DELETION_PLAN.schema.field(name) for name in rows.columns if name != ROUTE), (ROUTE, STRING)])

@@ -100,7 +100,7 @@ def planned_uploads(state: State, plan: PublishedTable) -> pa.Table:
 
 
 def approved_uploads(state: State, plan: StoredPlan) -> pa.Table:
-    """Read the plan's uploads and verify them.
+    """Read the uploads that a plan aborts, and verify that they are the approved ones.
 
     Raises:
         StateError: If their number or digest differs from the approved one.

@@ -130,10 +130,11 @@ def _publish_graph(spark: SparkSession, context: RunContext, lake: Lake, refs: P
 
 
 def graph_fingerprint(context: RunContext, lake_name: str) -> str:
-    """Return a digest of what commits depend on besides their sources.
+    """Return a digest of everything but the sources on which the commits of a lake depend.
 
-    This is the gc-assets release and the lake's server. Storages and symbolic links are not
-    included, because every run resolves the addresses of reused commits again.
+    The digest covers the release of gc-assets and the lake's server. A run reuses commits of an
+    earlier run only if both have the same digest. Storages and symbolic links are not included,
+    because every run resolves the addresses of reused commits again.
     """
     return hashlib.sha256(json.dumps([__version__, context.config.lake(lake_name).server()]).encode()).hexdigest()
 

@@ -64,7 +64,7 @@ class ReadCommits:
                 yield from self._build_rows(source, commits)
 
     def find_unreadable(self) -> dict[int, str]:
-        """Return why tables cannot be read, keyed by the number of their source.
+        """Return the reason for each table that cannot be read, by the number of its source.
 
         Sources that cover a whole lake are skipped.
         """

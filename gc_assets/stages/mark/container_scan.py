@@ -47,7 +47,7 @@ class Expanding:
         return cls(addresses, numbers, must_exist, TextIndex(addresses))
 
     def match(self, entries: pa.Table) -> tuple[pa.Table, NDArray[np.int64]]:
-        """Select the entries of these containers.
+        """Select the entries whose container is one of these containers.
 
         Returns:
             The entries, and the position of each entry's container.

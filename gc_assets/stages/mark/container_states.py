@@ -118,7 +118,7 @@ def _is_kept_container(states: pa.Table) -> pa.ChunkedArray:
 
 
 def route_of(rank: int) -> str:
-    """Return the side table for files with this rank, or an empty string if they are live."""
+    """Return the side table for files of a rank, or an empty string if the rank means live."""
     return "" if rank <= SPARED else EXPIRED_SIDE if rank <= RELEASED else DANGLING_SIDE
 
 

@@ -36,12 +36,15 @@ class ContentIndex:
         return cls(read_parts(roots.files, list(roots.contents or ()), LIVE_CONTENTS.schema, list(_COLUMNS)))
 
     def addresses_of(self, ids: Collection[str]) -> pa.Array:
-        """Return the metadata files of these contents."""
+        """Return the addresses of the metadata files of these contents."""
         is_own = pc.is_in(self.rows.column("content_id"), pa.array(sorted(ids), pa.string()))
         return self.rows.column("metadata_location").filter(is_own).combine_chunks()
 
     def ids_of(self, address: str) -> frozenset[str]:
-        """Return the ids of all contents that use a metadata file, or nothing if one is unknown."""
+        """Return the ids of all contents that use a metadata file.
+
+        The result is empty if the id of one of these contents is unknown.
+        """
         found = self._ids.get(address, frozenset())
         return frozenset(item for item in found if item is not None) if None not in found else frozenset()
 

@@ -250,10 +250,10 @@ def _refuse_unknown_states(commits: pa.Table) -> None:
 
 
 def list_kept_containers(tables: RootTables, containers: pa.Table) -> pa.Table:
-    """Return the containers that only expired commits need as live files, if metadata is claimed.
+    """Return containers that only expired commits need, as live files, if metadata is claimed.
 
-    They may be absent, because no tool can read such a commit without them. Both tables have the
-    columns `ROOTS`.
+    The containers do not have to exist: if one is missing, no tool can read the expired commit any
+    more. `containers` and the result have the columns `ROOTS`.
     """
     kept = containers.filter(pc.greater(containers.column("rank"), SPARED)) if tables.metadata_claims else containers.slice(0, 0)
     no = pa.array(np.zeros(kept.num_rows, bool))

@@ -83,8 +83,8 @@ def drop_dead_entries(spark: SparkSession, context: RunContext, lake_name: str, 
 def refuse_dropped_since(context: RunContext, lake_name: str, cache: Sequence[PastRun], used: Segments) -> None:
     """Raise `StateError` if another run has dropped entries since this run read the cache.
 
-    A new container may refer to a dropped one. This run considers the dropped container decoded,
-    and later runs would not decode it.
+    A container that this run decodes may refer to a container whose entries were dropped. This run
+    would record the second container as decoded, so later runs would not decode it again.
 
     Args:
         cache: Segments that are valid for this run.

@@ -22,7 +22,7 @@ DECODED_COLUMNS: Final = ("container", "container_size_bytes", "entries", "etag"
 
 @dataclass(frozen=True, slots=True)
 class DecodedContainers:
-    """The decoded objects of some containers.
+    """Decoded objects, matched with the containers whose addresses they have.
 
     Attributes:
         objects: One row per object (columns container_size_bytes, etag, digest, files).
@@ -71,7 +71,7 @@ class DecodedContainers:
         return pa.array(counts)
 
     def join_identities(self, lengths: pa.Array | pa.ChunkedArray) -> dict[str, pa.ChunkedArray]:
-        """Return the ETags and digests of each container's objects of this length, joined."""
+        """Join the ETags and digests of each container's objects that have the given length."""
         wanted = pc.fill_null(lengths, -1).to_numpy()
         is_wanted = self.objects.column("container_size_bytes").to_numpy() == wanted[self.row_of]
         rows = self.objects.select(["etag", "digest"]).append_column("row", pa.array(self.row_of)).filter(pa.array(is_wanted))

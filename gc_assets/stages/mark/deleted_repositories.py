@@ -23,7 +23,10 @@ from gc_assets.state.summaries import LakeRefsSummary, RepositorySummary
 
 
 def freeze_lake(context: RunContext, lake: Lake, as_of: datetime) -> FrozenRefs:
-    """Freeze a lake, as deleted if its server confirms this and a user forgot the lake.
+    """Freeze a lake, or freeze it as deleted if its repository was deleted on purpose.
+
+    A repository counts as deleted if its server confirms the deletion, and a user ran `gc-assets
+    forget`.
 
     Raises:
         LakeUnreadable: If the lake cannot be read. If it was deleted, the message contains the
@@ -130,7 +133,7 @@ def _build_unknown(context: RunContext, lake_name: str) -> RepositorySummary | N
 
 
 def is_never_read(table: RememberedTable) -> bool:
-    """Check whether a remembered repository was deleted before any run could read it."""
+    """Check whether a remembered repository was deleted before any run had read it."""
     if table.noun != REPOSITORY or table.table_name is None or not (table.metadata_location or "").endswith("/"):
         return False  # a configured location ends in `/`
     return RepositoryIdentity(table.table_name, table.metadata_location or "", 0).uuid == table.table_uuid

@@ -37,7 +37,7 @@ _DEFAULTS: Final = {"is_container": False, "must_exist": False}
 
 
 def find_decoded(files: Files, segments: Segments, addresses: pa.Array) -> pa.Array:
-    """Return the addresses that the segments contain."""
+    """Return the addresses of all containers whose entries are in the segments."""
     index = read_parts(files, segments.paths(CONTAINERS_SIDE), CONTAINERS, ["container"]).column("container").combine_chunks()
     return addresses.filter(pc.is_in(addresses, index))
 

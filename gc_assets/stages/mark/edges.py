@@ -33,7 +33,10 @@ _Positions = NDArray[np.int64]
 
 
 class Edges(NamedTuple):
-    """Some edges, as columns of equal length. Containers are numbers, and an unknown size is -1."""
+    """Edges between containers, as columns of equal length. An unknown size is -1.
+
+    Containers are numbers.
+    """
 
     parent: Numbers
     child: Numbers
@@ -42,7 +45,7 @@ class Edges(NamedTuple):
 
 
 def read_edges(files: Files, paths: Sequence[str]) -> EdgeIndex:
-    """Read the edges of these parts, one part at a time."""
+    """Read the edges between containers from Parquet parts, one part at a time."""
     sources = [open_part(content, _STRINGS) for content in files.contents(list(paths))]
     # Threads would keep memory for themselves.
     return EdgeIndex((source.read(_COLUMNS, use_threads=False) for source in sources), sum(source.metadata.num_rows for source in sources))

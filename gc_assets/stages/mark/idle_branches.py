@@ -44,7 +44,7 @@ _COLUMNS = ["table_uuid", "ref_name", "ref_type", "head_commit_id"]
 
 @dataclass(frozen=True, slots=True)
 class BranchLog:
-    """Plans' deletions of idle branches, according to the expiry log.
+    """Deletions of idle branches by earlier plans, as recorded in `expiry_log`.
 
     Attributes:
         rows: The newest outcome of each deletion, with the columns of `expiry_log`.
@@ -131,8 +131,9 @@ def search_idle_branches(context: RunContext, lake_name: str, refs: FrozenRefs, 
 def date_sighting(context: RunContext, lake_name: str, frozen_at: datetime) -> datetime | None:
     """Return when a freeze observed a lake's branches, or None if the lake has no idle rule.
 
-    The latest known time is used. With a host clock that is days behind, a branch would otherwise
-    seem unchanged for days. Stores that do not respond are ignored.
+    This is the latest time that the host's clock or a store shows. If only a host clock counted
+    that is days behind, a branch would seem unchanged for days. Stores that do not respond are
+    ignored.
     """
     if not context.config.lake(lake_name).idle_rules:
         return None

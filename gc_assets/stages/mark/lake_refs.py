@@ -141,7 +141,7 @@ def lake_refs(context: RunContext, lake_name: str) -> PublishedTable:
 
 
 def locate_catalog(context: RunContext, lake_name: str) -> str:
-    """Return the kind and address of a lake's catalog, and what selects it at that address.
+    """Return the kind and address of a lake's catalog, and the settings that select it there.
 
     Secrets are not included. For example, a lake that is configured with another realm, region or
     profile reads another catalog at the same address.

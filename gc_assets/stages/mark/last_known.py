@@ -178,7 +178,10 @@ def unreadable_root_rows(roots: pa.Table, *, in_full: bool) -> pa.Table:
 
 
 def as_optional_live(roots: pa.Table) -> pa.Table:
-    """Mark roots as live but optional, because their absence may be why a table is unreadable."""
+    """Mark content roots as live, but do not require that they exist.
+
+    A missing root may be the reason why its table is unreadable.
+    """
     columns = {"rank": pa.array(np.full(roots.num_rows, REACHED, np.int8)), "must_exist": pa.array(np.zeros(roots.num_rows, bool))}
     return replace_columns(roots, columns)
 

@@ -88,7 +88,7 @@ class LiveTotals:
         return {tuple(row[name] for name in columns): Amount(files=row["files_sum"], bytes=row["bytes_sum"]) for row in found}
 
     def files(self, route: str) -> int:
-        """Return how many files have this route."""
+        """Return the number of files on a route (see `route_of`)."""
         return pc.sum(self.rows.filter(pc.equal(self.rows.column("route"), route)).column("files")).as_py() or 0
 
 
@@ -332,8 +332,8 @@ _COUNTED: Final = pa.schema(
 
 
 def fits_in_process(spark: SparkSession | None, hashes: int) -> bool:
-    """Check whether this process should read this number of hashes itself.
+    """Check whether this number of hashes is small enough to be read in this process.
 
-    Without a session, it always does.
+    Without a Spark session, the result is always True.
     """
     return spark is None or is_small(spark) or hashes <= (MAX_LOCAL_HASHES if is_local(spark) else MAX_IN_PROCESS_HASHES)

@@ -30,7 +30,7 @@ MAX_CONTAINERS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One object on the chain from a ref to a file. `what` is the kind of the object."""
+    """One object on the chain from a ref to a file. Its kind is in `what`."""
 
     what: str
     name: str

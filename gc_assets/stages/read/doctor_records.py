@@ -149,8 +149,8 @@ def check_interrupted(context: RunContext, storage: StorageConfig) -> Iterator[F
 def check_ledger(context: RunContext, storage: StorageConfig) -> Iterator[Finding]:
     """Check that every deletion log is complete.
 
-    The ledger is computed from these logs, so files recorded in a missing log would be lost from
-    it.
+    The ledger is computed from these logs, so quarantined files that only a missing log records
+    would be unknown.
     """
     runs, damaged = context.state.history(storage.name, DELETION_LOG.name), 0
     for run in runs:

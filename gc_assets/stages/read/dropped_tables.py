@@ -78,7 +78,8 @@ def describe_dropped(context: RunContext, item: DroppedTableSummary, grace_cutof
     """Describe a dropped table, its files and what they wait for, in one sentence.
 
     Args:
-        is_accepted: True if the run is accepted. Only then does the table's waiting time begin.
+        is_accepted: True if the run is accepted. The waiting time of a table begins only in an
+            accepted run.
     """
     name = f"{context.config.label_of(item.lake)}: {item.table_name or item.table_uuid}"
     # All files of the table are older than the last run that read it.

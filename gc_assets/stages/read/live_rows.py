@@ -25,7 +25,10 @@ class LiveRows:
 
     @classmethod
     def of(cls, context: RunContext, keys: Collection[str]) -> LiveRows:
-        """Look up the keys in every lake that has a run. External files are found by address."""
+        """Look up the keys in the live files of every lake that has a run.
+
+        A file outside all storages is looked up by its address.
+        """
         tables = [table for lake in context.config.lakes if (table := context.find(LIVE_FILES, lake.name)) is not None]
         wanted = pa.array(sorted(set(keys)), pa.string())
         return cls(tuple(row for table in tables for row in LiveSet(context, table).rows_of(None, wanted).to_pylist()))

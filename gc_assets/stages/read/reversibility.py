@@ -150,7 +150,7 @@ class RecordedActions:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the apply cannot have changed anything so far."""
+        """True if no action is recorded as done or unknown, so nothing can have changed yet."""
         changed = sum(count for (_, outcome), count in self.counts.items() if outcome in {DONE, UNKNOWN})
         return not changed and not any(by.get(DONE) or by.get(UNKNOWN) for by in self.edits.values())
 

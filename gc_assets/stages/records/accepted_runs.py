@@ -170,7 +170,7 @@ class AcceptedRun:
 
     @classmethod
     def find_last(cls, context: RunContext, storage_name: str) -> Self | None:
-        """Load the last accepted run before this one. Returns None for the first run."""
+        """Load the last accepted run before the current run, or return None if no run was accepted."""
         headers = [published.summary(DeletionPlanSummary).header for published in _list_baselines(context, storage_name)]
         return cls.of(context, headers[0], add_drops(headers)) if headers else None
 

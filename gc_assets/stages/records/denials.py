@@ -84,7 +84,7 @@ def request_retry(config: Config, clock: Clock, name: str, by: str, comment: str
 
 
 def retry_advice(config: Config, name: str) -> str:
-    """Explain when denied actions are planned again, and how a user can cause that earlier."""
+    """Explain when plans contain denied actions again, and how a user can retry them earlier."""
     again = command("retry", config.label_of(name), by="WHO")
     return f"planned again {RETRY_AFTER.days} days after the denial, or after `{again}`"
 

@@ -70,7 +70,7 @@ def _refuse_other_storage(context: RunContext, storage_name: str, store: Store) 
 
 
 def refuse_holder(context: RunContext, storage_name: str) -> None:
-    """Check that no other process holds the storage's lease, without taking it.
+    """Check that no process holds the storage's lease. The lease itself is not acquired.
 
     Raises:
         GateRefused: If the lease is held. The message names the holder.
@@ -95,7 +95,7 @@ def highest_token(state: State, storage_name: str) -> int:
 
 
 def refuse_rehearsal(context: RunContext, storage_name: str) -> None:
-    """Check that the storage may be changed, which rehearsals need permission for.
+    """Check that a rehearsal does not change a storage that does not allow rehearsals.
 
     Raises:
         GateRefused: If this is a rehearsal and the storage does not allow them.

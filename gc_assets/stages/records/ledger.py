@@ -193,7 +193,8 @@ class CopySelection:
     def filter_entries(self, settled: pa.Table) -> pa.Table:
         """Select the settled entries that determine whether the selected copies are in quarantine.
 
-        These are all entries of the copies, and the ends of other plans' records of their objects.
+        These are all entries of the selected copies, and the entries that end records of the same
+        objects by other plans.
         """
         of_objects = pc.and_(replace(self, plan_id=None)._is_selected(settled, "by"), _ends_in_place(settled))
         return settled.filter(pc.or_(self._is_selected(settled, "by"), of_objects))
@@ -241,7 +242,7 @@ def quarantine_ledger(spark: SparkSession, state: State, storage_name: str, *, r
 
 
 def read_copies(spark: SparkSession, reader: LogReader, *, rehearsal: bool | None = None) -> DataFrame:
-    """Do the same as `quarantine_ledger` for the logs of an existing reader."""
+    """Compute the ledger like `quarantine_ledger`, but from the logs of an existing reader."""
     if is_small(spark) and reader.rows <= MAX_SMALL_ROWS:
         return frame_from_arrow(spark, CopySelection(rehearsal=rehearsal).find_copies(reader.read_all()))
     copies = reader.frame(spark).repartition("key").mapInArrow(_find_copies, spark_schema(QUARANTINED_COPY))

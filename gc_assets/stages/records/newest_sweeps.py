@@ -85,5 +85,5 @@ def open_sweep(context: RunContext, storage_name: str, plan: PublishedTable) -> 
 
 
 def is_in_future(context: RunContext, created_at: datetime) -> bool:
-    """Check whether a clock that is not this one's made a table, such as one that was days ahead."""
+    """Check whether a table was made in the future, because the clock of its run was ahead."""
     return created_at - context.clock.now() > MAX_SKEW

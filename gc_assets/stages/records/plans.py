@@ -420,7 +420,8 @@ def reject(config: Config, clock: Clock, plan_id: str, by: str, comment: str = "
     """Record a rejection, which blocks the plan until the same user approves it.
 
     Raises:
-        GateRefused: If the apply has begun or has ended, because it is then too late to reject it.
+        GateRefused: If an apply of the plan has begun or has ended, because it may have moved files
+            already.
     """
     plan, state = _find_open_plan(config, clock, plan_id, by), State.of(config)
     if has_begun(state, plan.header):
@@ -478,7 +479,7 @@ def refuse_historical(header: PlanHeader) -> None:
     """Check that a plan is not historical.
 
     Raises:
-        GateRefused: If it is, because a historical plan can never be applied.
+        GateRefused: If the plan is historical, because such a plan can never be applied.
     """
     if header.historical:
         raise GateRefused(
@@ -511,8 +512,8 @@ def refuse_future(header: PlanHeader, clock: Clock) -> None:
     """Check that a plan was not made in the future.
 
     Raises:
-        GateRefused: If it was. Either its ages are wrong because the clock was ahead at that time,
-            or the clock is behind now.
+        GateRefused: If the plan was made in the future. Either the clock was ahead at that time, so
+            the ages in the plan are wrong, or the clock is behind now.
     """
     if header.created_at - clock.now() > MAX_SKEW:
         raise GateRefused(
@@ -552,7 +553,7 @@ def refuse_unknown_gates(header: PlanHeader, overrides: tuple[str, ...]) -> None
     """Check that all overrides are gates of the plan.
 
     Raises:
-        UsageError: If one of them is not.
+        UsageError: If an override is not a gate of the plan.
     """
     unknown = {gate_name(name) for name in overrides} - {gate_name(gate.name) for gate in header.gates}
     if unknown:
@@ -564,8 +565,8 @@ def refuse_gates(header: PlanHeader, overrides: tuple[str, ...]) -> None:
     """Check that all failed gates of the plan are overridden.
 
     Raises:
-        GateRefused: If some are not. The message lists them and, if possible, the command that
-            overrides them.
+        GateRefused: If a failed gate is not overridden. The message lists these gates and, if
+            possible, the command that overrides them.
         UsageError: If an override is not a gate of the plan.
     """
     refuse_unknown_gates(header, overrides)
@@ -610,8 +611,8 @@ def describe_other_policy(config: Config, header: PlanHeader) -> str | None:
 def describe_other_plans(config: Config, header: PlanHeader, now: datetime) -> Iterator[str]:
     """Yield sentences about other plans of the storage that a user should know before deciding.
 
-    Mentioned are the newest plan, if it is newer than this one, and plans that were applied after
-    this one was made.
+    The sentences name the newest plan, if it is newer than the given plan, and each plan that was
+    applied after the given plan was made.
     """
     listed = list_plans(config, header.storage, empty=True)
     plans = [plan for plan in listed if plan.is_listed and plan.header.rehearsal == header.rehearsal]
@@ -655,8 +656,8 @@ def record_ended(state: State, storage_name: str, plan_id: str, finished: Mappin
 def record_restored(state: State, storage_name: str, plan_id: str, at: datetime, restore_id: str) -> None:
     """Record that files of the plan were restored, so that it cannot be used again.
 
-    The shared records are updated before the plan's own record is written, because they must not be
-    older than it.
+    The shared records are updated before the plan's own record is written, because they must never
+    be older than the plan's record.
     """
     _RecordsFile(state, storage_name).update_plan(plan_id, restored_at=at)
     record = {"at": at.isoformat(), "restore": restore_id}

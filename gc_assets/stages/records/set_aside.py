@@ -41,7 +41,7 @@ class SetAside(UserRecord):
     comment: str = ""
 
     def is_of(self, item: Unreadable) -> bool:
-        """Return True if the record is about this table and not another one with the same name."""
+        """Check whether the record is about this table, not about another of the same name."""
         return item.is_whole_lake or item.identity in self.identities
 
     def __str__(self) -> str:

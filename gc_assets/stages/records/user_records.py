@@ -56,7 +56,8 @@ class UserRecords(Generic[R]):
         """Append a record.
 
         Args:
-            check: Called with the earlier records. It may raise an exception to reject the new one.
+            check: Called with the earlier records. It raises an exception if the new record must
+                not be added.
         """
 
         def with_record(content: bytes | None) -> bytes:

@@ -47,7 +47,7 @@ def find_adopted_files(
     missed: Collection[int],
     unread: Collection[tuple[str, str]],
 ) -> tuple[AdoptedFiles, tuple[str, ...]]:
-    """Find the files adopted by tables that this run did not read, and why some are unknown.
+    """Find files that unread tables adopted, and the reasons why some of these files are unknown.
 
     Args:
         found: The dropped tables.

@@ -72,7 +72,7 @@ def collector_paths(context: RunContext, storage_name: str) -> tuple[list[str], 
 
 
 def notes_on_claims(context: RunContext, storage_name: str, claims: Claims) -> list[str]:
-    """Return report messages for claims that are too wide, or whose unused ranges are kept."""
+    """Return report messages for claims that are too wide, or in which unused ranges are kept."""
     locations = sorted({(claim.owner.lake, context.resolver().address(storage_name, claim.prefix)) for claim in claims.wide})
     return [
         f"lake {lake}: {address} is a whole storage, or contains a prefix that another table or lake claims. Only the directories "

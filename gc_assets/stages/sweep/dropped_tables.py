@@ -213,7 +213,7 @@ class DroppedTables:
         return replace(self, prefixes=DroppedPrefixes(tables, self.prefixes.present, self.prefixes.of_lakes))
 
     def find_files(self, foreign: ForeignFinder | None, rules: ForeignRules) -> DroppedFinder | None:
-        """Return the task that finds files of dropped tables, or None if there cannot be any."""
+        """Return the task that finds files of dropped tables, or None if no such file can exist."""
         if not (self.tables or self.adopted.rows.num_rows):
             return None
         return DroppedFinder.of(self.prefixes, foreign, rules, self.adopted)
@@ -768,7 +768,7 @@ class DroppedFinder:
         return pc.fill_null(pc.and_(is_later, pc.less(modified, since)), False)
 
     def find_written(self, keys: pa.Array) -> pa.Array:
-        """Return a mask of the files claimed by dropped tables that another catalog may write."""
+        """Return a mask of files claimed by dropped tables that another catalog may write."""
         directories = pc.replace_substring_regex(keys, "[^/]*$", "").dictionary_encode()
         prefixes = [self.found.find_prefix(name) for name in directories.dictionary.to_pylist()]
         written = pa.array([prefix is not None and self.found.is_written(prefix) for prefix in prefixes], pa.bool_())

@@ -54,10 +54,10 @@ class Listing:
 
 
 def find_earlier_listing(context: RunContext, storage_name: str) -> tuple[PublishedTable | None, str | None]:
-    """Return the earlier listing that this run uses instead of a new one, if there is one.
+    """Decide whether the run uses an earlier listing of the storage instead of a new one.
 
     Returns:
-        The earlier listing, or None if the storage must be listed. In the latter case, the second
+        The earlier listing, or None if the storage must be listed. If it must be listed, the second
         item explains why a configured earlier listing cannot be used.
     """
     config = context.storage(storage_name).listing

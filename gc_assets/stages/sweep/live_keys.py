@@ -58,7 +58,7 @@ class LiveKeys:
 
     @property
     def runs_in_process(self) -> bool:
-        """True if this process reads the hashes."""
+        """True if this process reads the hashes, False if executors do."""
         return all(lake.runs_in_process for lake in self.lakes)
 
     def distinct(self) -> Iterator[pa.RecordBatch]:

@@ -78,7 +78,7 @@ class Chain:
     error: str | None = None
 
     def has_all_since(self, at_ms: int | None) -> bool:
-        """Return True if all table files that were current since this time are known."""
+        """Check whether all metadata files that were current since this time are known."""
         return at_ms is not None and at_ms > self.begins_ms
 
     def cut(self, at_ms: float) -> None:
@@ -149,7 +149,7 @@ def _add_snapshots(chain: Chain, found: Lineage) -> None:
 
 
 def identify(resolver: KeyResolver, address: str) -> File:
-    """Resolve an address to a file."""
+    """Resolve an address to a file. If it is in no storage, the name of the storage is empty."""
     return resolver.locate_one(address) or ("", address)
 
 

@@ -55,7 +55,7 @@ def _read_hashes(files: Files, paths: tuple[str, ...]) -> NDArray[np.int64]:
 
 
 def read_older_files(context: RunContext, storage_name: str) -> OlderFiles | None:
-    """Return the files that the last accepted run of a storage remembered, or None."""
+    """Return files that the last accepted run remembered as older than their claim, or None."""
     swept = find_accepted_sweep(context, storage_name)
     paths = () if swept is None else tuple(swept.paths(OLDER_THAN_CLAIM_SIDE))
     return OlderFiles(context.state.files, paths) if paths else None

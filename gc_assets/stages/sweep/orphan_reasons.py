@@ -81,9 +81,9 @@ class ReasonSearch:
     def find(self, candidates: ParquetScan, rows: int) -> pa.Table | DataFrame:
         """Return the candidates with their reasons, witnesses and routes.
 
-        If a candidate equals a live key, it is routed to the false negatives. If it differs from a
-        live key only in its spelling, it is routed to the near misses. This also applies to a live
-        candidate with the same hash as a released file.
+        If a candidate equals a live key, it is routed to the false negatives. If the candidate
+        differs from a live key only in its spelling, the candidate is routed to the near misses.
+        This also applies to a live candidate with the same hash as a released file.
 
         Args:
             candidates: Parts with the candidates (columns `CANDIDATES`).

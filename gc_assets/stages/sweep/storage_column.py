@@ -36,7 +36,7 @@ class StorageColumn:
 
     @property
     def runs_in_process(self) -> bool:
-        """True if this process reads the column."""
+        """True if this process reads the column, False if executors do."""
         return is_small(self.spark) or tasks.column_fits_in_process(self.rows, self.parts.sizes)
 
     def run_task(self, task: Task, ddl: str, task_bytes: int = 0) -> Sequence[Any]:

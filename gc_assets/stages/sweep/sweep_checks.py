@@ -136,7 +136,7 @@ class _LookUpMetadata:
 
 
 def rewritten_metadata(spark: SparkSession, context: RunContext, storage_name: str, metadata: Sequence[str], listed: DataFrame) -> pa.Table:
-    """Read live metadata objects again if their listed identity differs from the decoded one.
+    """Read live metadata objects again if the listing shows another identity than was decoded.
 
     In the result (columns `REREAD`), `same` is true if the object's content was decoded before, or
     if its format rewrites objects in place and the length is unchanged.

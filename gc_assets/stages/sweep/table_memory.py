@@ -205,10 +205,10 @@ def list_lake_tables(
 
 
 def catalog_identity(context: RunContext, lake_name: str) -> str:
-    """Return which catalog or server this run read a lake from, without secrets.
+    """Identify the catalog or server from which the run read a lake, without secrets.
 
-    Freezes of releases before 0.4 do not contain it, so the configured catalog is returned for
-    them.
+    Freezes of releases before 0.4 do not record the catalog. For these, the configured catalog is
+    returned.
     """
     refs = context.find(LAKE_REFS, lake_name)
     summary = None if refs is None else refs.summary(LakeRefsSummary)

@@ -92,7 +92,7 @@ def find_unlisted_hashes(context: RunContext, keys: LiveKeys, inventory: Publish
 
 
 def read_unlisted_rows(keys: LiveKeys, hashes: NDArray[np.int64]) -> pa.Table:
-    """Return the live files with these sorted hashes, once for each lake that needs them.
+    """Return the live files with these sorted hashes, with one row for each lake that needs a file.
 
     The rows have the columns of `live_files`. There must be at most `MAX_KEYS` hashes.
     """

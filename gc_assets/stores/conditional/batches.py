@@ -27,7 +27,9 @@ _Settle = Callable[[PlannedAction, Change], Result]
 
 @dataclass(frozen=True, slots=True)
 class RowDeletion:
-    """The deletes that execute a row. Deletes of several rows share a request.
+    """Delete requests for the objects and versions of one row.
+
+    One request can contain the deletes of several rows.
 
     A purge lists the planned object first. Older versions can follow, which are deleted if
     possible.

@@ -72,7 +72,7 @@ class BucketLease:
         _write_record(self.bucket, self.token, record | {"expires_at": (_read_time(self.bucket, self.clock) + self.duration).isoformat()})
 
     def require_own(self) -> dict[str, Any]:
-        """Read the record of this lease.
+        """Read the lease record, and check that it still belongs to this process.
 
         Raises:
             GateRefused: If this lease is no longer the current one.

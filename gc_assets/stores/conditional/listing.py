@@ -57,12 +57,12 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class BucketListingTask:
-    """A `ListingTask` for some ranges of keys.
+    """Lists ranges of keys in a bucket (a `ListingTask`).
 
     Attributes:
         bucket: The storage.
         ranges: The ranges to list.
-        parallelism: Into how many parts the rest of a range is split at most.
+        parallelism: Maximum number of parts into which the rest of a range is split.
         versions: Whether the bucket has versions.
     """
 

@@ -76,8 +76,8 @@ class EditableLocalObjects(LocalObjects):
     def remove(self, address: str, etag: str) -> None:
         """Remove the file if it still has the given etag.
 
-        It is moved aside before the final comparison. If another program has replaced it in the
-        meantime, the other file can be put back instead of being deleted.
+        The file is moved aside before the final comparison. If another program has replaced the
+        file in the meantime, the new file can be put back instead of being deleted.
         """
         with _open_entry(address) as entry:
             require_etag(entry, etag)
