@@ -29,15 +29,18 @@ _OPTIONAL = frozenset({EXPIRY_LOG.name, LIVE_CONTENTS.name})
 
 @dataclass(frozen=True, slots=True)
 class TableIdentity:
-    """Identity of a table, as recorded in one of its metadata files.
+    """Identity of a table or view, as recorded in one of its metadata files.
 
     Attributes:
-        newest: Time of the newest snapshot, in milliseconds since 1970, or None if unknown.
+        newest: Time of the newest snapshot or view version, in milliseconds since 1970. It is 0 if
+            there is no snapshot or version, and None if an unsupported format stores it in another
+            way.
         noun: Name of the object in messages, such as "table".
         location_if_empty: Location of the table if the file is the table's first metadata, does
             not reference any files, and shows that all of the table's files are in this location.
-            None otherwise.
-        lineage: Earlier metadata files and snapshots that the file lists.
+            None otherwise. pyiceberg leaves such a file behind if it tries to create a table that
+            already exists.
+        lineage: Earlier metadata files and snapshots that the file lists. Empty for a view.
     """
 
     uuid: str

@@ -34,6 +34,7 @@ from gc_assets.core.clock import Clock
 from gc_assets.core.findings import Finding
 from gc_assets.core.objects import EditableObjects, Objects
 from gc_assets.core.phases import CHANGED, DENIED, PURGE, RESTORE, Action, Verdict
+from gc_assets.state.summaries import UnfinishedUploads
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -279,25 +280,6 @@ class ListingBatch:
     directories: tuple[Directory, ...] = ()
     split_keys: tuple[str, ...] = ()
     report_rows: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class UploadCounts:
-    """How many unfinished multipart uploads a storage contains.
-
-    Attributes:
-        uploads: The number of unfinished uploads.
-        old: How many of them started before the cut-off.
-        size_bytes: The total size of the parts that were measured.
-        sized: How many uploads were measured.
-        unknown: Why not all uploads could be counted, or None if they were.
-    """
-
-    uploads: int
-    old: int
-    size_bytes: int
-    sized: int
-    unknown: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -573,7 +555,7 @@ class Store(Protocol):
         """
         ...
 
-    def count_unfinished_uploads(self, before: datetime) -> UploadCounts | None:
+    def count_unfinished_uploads(self, before: datetime) -> UnfinishedUploads | None:
         """Count unfinished multipart uploads. None if the store does not have such uploads.
 
         Uploads that were started before `before` count as old. The method never raises `OSError`,

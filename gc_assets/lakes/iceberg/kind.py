@@ -22,8 +22,7 @@ def identify_table(raw: bytes) -> TableIdentity:
     """Identify the table or view that a metadata file describes."""
     from gc_assets.lakes.iceberg.metadata import parse_identity  # The import loads pyarrow.
 
-    found = parse_identity("its content", raw)
-    return TableIdentity(found.uuid, found.newest, "view" if found.is_view else "table", found.location_if_empty, found.lineage)
+    return parse_identity("its content", raw)
 
 
 def is_fragment(raw: bytes) -> bool:

@@ -21,7 +21,8 @@ from typing import Any, Literal, TypeVar, cast
 from gc_assets.core.errors import FormatError
 from gc_assets.core.untrusted_input import gunzip, gunzip_start, is_text, normalize_uuid, parse_json
 from gc_assets.lakes.file_kinds import Kind
-from gc_assets.lakes.lineage import NO_LINEAGE, UNREADABLE_LINEAGE, Lineage, ListedSnapshot
+from gc_assets.lakes.kind import TableIdentity
+from gc_assets.lakes.lineage import UNREADABLE_LINEAGE, Lineage, ListedSnapshot
 from gc_assets.lakes.protocol import ContentRoot
 
 MAX_FORMAT_VERSION = 3
@@ -140,28 +141,6 @@ class ViewMetadata:
     previous_metadata: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class MetadataIdentity:
-    """Identity of a table or view, read from metadata of any format version.
-
-    Attributes:
-        newest: Time of the newest snapshot or view version, in milliseconds since 1970. It is 0 if
-            there is no snapshot or version, and None if an unsupported format stores it in another
-            way.
-        location_if_empty: Location of the table if the file is the table's first metadata, does
-            not reference any files, and shows that all of the table's files are in this location.
-            None otherwise. pyiceberg leaves such a file behind if it tries to create a table that
-            already exists.
-        lineage: Earlier metadata files and snapshots that the file lists. Empty for a view.
-    """
-
-    uuid: str
-    newest: int | None
-    is_view: bool
-    location_if_empty: str | None = None
-    lineage: Lineage = NO_LINEAGE
-
-
 def _is_relative(location: str) -> bool:
     return not location.startswith("/") and _SCHEME.match(location) is None
 
@@ -231,7 +210,7 @@ def parse_view(address: str, raw: bytes) -> ViewMetadata:
     )
 
 
-def parse_identity(address: str, raw: bytes) -> MetadataIdentity:
+def parse_identity(address: str, raw: bytes) -> TableIdentity:
     """Parse only the identity of a table or view, such as its uuid and newest version.
 
     Raises:
@@ -249,9 +228,10 @@ def parse_identity(address: str, raw: bytes) -> MetadataIdentity:
         if not isinstance(version, int) or version <= MAX_FORMAT_VERSION:
             raise
         newest = None
-    is_view = table_uuid is None
-    location = None if is_view or newest != 0 else _find_location_if_empty(document)
-    return MetadataIdentity(normalize_uuid(uuid), newest, is_view, location, NO_LINEAGE if is_view else _find_lineage(document))
+    if table_uuid is None:
+        return TableIdentity(normalize_uuid(uuid), newest, "view")
+    location = _find_location_if_empty(document) if newest == 0 else None
+    return TableIdentity(normalize_uuid(uuid), newest, "table", location, _find_lineage(document))
 
 
 def _find_lineage(document: _JsonObject) -> Lineage:

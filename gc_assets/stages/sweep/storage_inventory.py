@@ -56,9 +56,9 @@ from gc_assets.state.parts import PartWriter, read_parts
 from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import LAKE_REFS, STORAGE_INVENTORY
 from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE, CUTS, CUTS_SIDE, DIRECTORIES, DIRECTORIES_SIDE, PROBLEMS, PROBLEMS_SIDE
-from gc_assets.state.summaries import EarlierListing, Problem, StorageInventorySummary, UnfinishedUploads
+from gc_assets.state.summaries import EarlierListing, Problem, StorageInventorySummary
 from gc_assets.stores.listing import select_unchanged_objects
-from gc_assets.stores.protocol import Directory, Lister, ListingTask, Report, UploadCounts
+from gc_assets.stores.protocol import Directory, Lister, ListingTask, Report
 
 # About one second of listing. A task returns the entries beyond its budget for the next round.
 BUDGET_ENTRIES: Final = 250_000
@@ -214,7 +214,7 @@ def _summarize(
         full_listing_on=baseline.summary(StorageInventorySummary).full_listing_on if baseline is not None else context.run_date,
         reused_directories=len(reuse.keys),
         reused_objects=written.summary.get("reused", 0),
-        unfinished=_uploads(unfinished) if unfinished is not None else None,
+        unfinished=unfinished,
         report=report.name if report is not None else None,
         report_as_of=report.as_of if report is not None else None,
         settings=listing_settings(context, storage_name),
@@ -278,10 +278,6 @@ def _reusable_directories(context: RunContext, storage_name: str, baseline: Publ
     rows = read_parts(context.state.files, baseline.paths(DIRECTORIES_SIDE), DIRECTORIES)
     listed = zip(*(rows.column(name).to_pylist() for name in DIRECTORIES.names), strict=True)
     return [Directory(*row) for row in listed if row[0].startswith(tuple(prefixes))]
-
-
-def _uploads(found: UploadCounts) -> UnfinishedUploads:
-    return UnfinishedUploads(uploads=found.uploads, old=found.old, bytes=found.size_bytes, sized=found.sized, unknown=found.unknown)
 
 
 def _cuts(context: RunContext, last: PublishedTable | None) -> list[str] | None:

@@ -17,6 +17,7 @@ from gc_assets.config.models import StorageConfig
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import StoreError, UsageError
 from gc_assets.core.findings import Finding
+from gc_assets.state.summaries import UnfinishedUploads
 from gc_assets.stores.conditional import lease, listing
 from gc_assets.stores.conditional.objects import BucketObjects
 from gc_assets.stores.conditional.probe import probe
@@ -39,7 +40,6 @@ from gc_assets.stores.protocol import (
     StoredObject,
     Traits,
     UploadAborter,
-    UploadCounts,
 )
 from gc_assets.stores.trash import trash_key
 
@@ -117,7 +117,7 @@ class BucketStore(ABC):
         found = self.bucket.head(key, "read")
         return None if found is None else StoredObject(found.identity, found.size_bytes)
 
-    def count_unfinished_uploads(self, before: datetime) -> UploadCounts | None:
+    def count_unfinished_uploads(self, before: datetime) -> UnfinishedUploads | None:
         del before
         return None
 

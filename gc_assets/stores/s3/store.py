@@ -11,8 +11,9 @@ from gc_assets.config.s3 import S3Config
 from gc_assets.core.findings import Finding
 from gc_assets.core.paths import S3 as SCHEME
 from gc_assets.s3.bucket import S3Bucket
+from gc_assets.state.summaries import UnfinishedUploads
 from gc_assets.stores.conditional.store import BucketStore
-from gc_assets.stores.protocol import OldUploads, Quarantine, UploadAborter, UploadCounts
+from gc_assets.stores.protocol import OldUploads, Quarantine, UploadAborter
 from gc_assets.stores.s3 import uploads
 from gc_assets.stores.s3.doctor_checks import examine, examine_state
 from gc_assets.stores.s3.objects import S3Objects
@@ -41,7 +42,7 @@ class S3Store(BucketStore):
     def deferred_quarantine(self) -> Quarantine:
         return MarkedDeferredQuarantine(self.bucket)
 
-    def count_unfinished_uploads(self, before: datetime) -> UploadCounts:
+    def count_unfinished_uploads(self, before: datetime) -> UnfinishedUploads:
         return uploads.count_unfinished_uploads(self.bucket, before)
 
     def find_old_uploads(self, before: datetime, is_included: Callable[[str], bool], limit: int) -> OldUploads:

@@ -23,18 +23,19 @@ from gc_assets.buckets.requests import map_concurrently, pause_before_retry
 from gc_assets.core.phases import ABSENT, CHANGED, DONE, FAILED
 from gc_assets.s3.bucket import S3Bucket
 from gc_assets.s3.client import translate_errors
+from gc_assets.state.summaries import UnfinishedUploads
 from gc_assets.stores.conditional.batches import ATTEMPTS, run_guarded
-from gc_assets.stores.protocol import RESERVED_PREFIX, OldUploads, PlannedAction, Result, Upload, UploadCounts
+from gc_assets.stores.protocol import RESERVED_PREFIX, OldUploads, PlannedAction, Result, Upload
 
 # Listing the parts of an upload needs a request of its own. It is sent for at most this many
 # uploads, the oldest ones of each page first.
 MAX_SIZED_UPLOADS: Final = 1_000
 
 
-def count_unfinished_uploads(bucket: S3Bucket, before: datetime) -> UploadCounts:
+def count_unfinished_uploads(bucket: S3Bucket, before: datetime) -> UnfinishedUploads:
     """Count unfinished uploads (see `Store.count_unfinished_uploads`).
 
-    If a request fails, the error is returned in `UploadCounts.unknown`.
+    If a request fails, the error is returned in `UnfinishedUploads.unknown`.
     """
     uploads = old = size_bytes = sized = 0
     try:
@@ -48,8 +49,8 @@ def count_unfinished_uploads(bucket: S3Bucket, before: datetime) -> UploadCounts
             )
             sized += len(examined)
     except OSError as error:
-        return UploadCounts(uploads, old, size_bytes, sized, error.strerror or str(error))
-    return UploadCounts(uploads, old, size_bytes, sized)
+        return UnfinishedUploads(uploads=uploads, old=old, bytes=size_bytes, sized=sized, unknown=error.strerror or str(error))
+    return UnfinishedUploads(uploads=uploads, old=old, bytes=size_bytes, sized=sized)
 
 
 def find_old_uploads(bucket: S3Bucket, before: datetime, is_included: Callable[[str], bool], limit: int) -> OldUploads:

@@ -17,8 +17,9 @@ import pytest
 
 from gc_assets.config.connections import Connections
 from gc_assets.state.files import Files
+from gc_assets.state.summaries import UnfinishedUploads
 from gc_assets.stores.execution import execute
-from gc_assets.stores.protocol import Lease, PlannedAction, Result, Store, Upload, UploadCounts
+from gc_assets.stores.protocol import Lease, PlannedAction, Result, Store, Upload
 from gc_assets.stores.store import open_store
 from gc_assets.stores.write_ahead import open_log
 from tests.depth import in_turn
@@ -105,15 +106,15 @@ def test_unfinished_uploads_of_the_storage_are_counted() -> None:
         begin(bench, "one", b"z")
         begin(bench, "empty")
         now = datetime.now(UTC)
-        assert bench.store.count_unfinished_uploads(now - MINUTE) == UploadCounts(3, 0, 13, 3)
-        assert bench.store.count_unfinished_uploads(now + MINUTE) == UploadCounts(3, 3, 13, 3)
+        assert bench.store.count_unfinished_uploads(now - MINUTE) == UnfinishedUploads(uploads=3, old=0, bytes=13, sized=3)
+        assert bench.store.count_unfinished_uploads(now + MINUTE) == UnfinishedUploads(uploads=3, old=3, bytes=13, sized=3)
 
 
 def test_ended_upload_is_not_counted() -> None:
     with open_s3_bench("ceph") as bench:
         bench.client.abort_multipart_upload(**begin(bench, "one", b"x"))
         complete(bench, begin(bench, "two", b"x"))
-        assert bench.store.count_unfinished_uploads(datetime.now(UTC)) == UploadCounts(0, 0, 0, 0)
+        assert bench.store.count_unfinished_uploads(datetime.now(UTC)) == UnfinishedUploads(uploads=0, old=0, bytes=0, sized=0)
 
 
 def test_denied_listing_of_uploads_is_reported() -> None:
