@@ -12,8 +12,8 @@ UNCOMMITTED_OBJECTS = table(
     ("storage", "key", "branch", "path"),
     column("storage", STRING, "Storage of the object. Null for an external address."),
     column("key", STRING, "Canonical key, or address of an external object."),
-    column("branch", STRING, "Branch on which it is staged. Null if only the server lists it."),
-    column("path", STRING, "Logical path. Null if only the server lists it."),
+    column("branch", STRING, "Branch on which the object is staged. Null if only the server's own list contains it."),
+    column("path", STRING, "Logical path. Null if only the server's own list contains the object."),
     column("created_at", TIMESTAMP, "Time of the entry."),
 )
 
@@ -23,7 +23,7 @@ POTENTIAL_COMMITS = table(
     "Commits in lakeFS whose objects lifecycle rules may release, and that no finished run has handled.",
     ("commit_id",),
     column("commit_id", STRING, "Commit or snapshot id."),
-    column("branches", STRINGS, "Branches that reach it, at most 100, first those named by rules."),
+    column("branches", STRINGS, "Branches that reach the commit, at most 100, first those named by rules."),
     column("last_deleted", TIMESTAMP, "Time after which commits are potential. Null if all are."),
 )
 
@@ -35,11 +35,11 @@ LIFECYCLE_OBJECTS = table(
     column("storage", STRING, "Storage of the object. Null for an external address."),
     column("key", STRING, "Canonical key. Null for an external address."),
     column("paths", STRINGS, "Logical paths of the object, at most 100."),
-    column("matched_rules", STRINGS, "Ids of the rules that release it."),
-    column("deduplicated", BOOL, "True if it is kept because another path or ref needs or needed it."),
+    column("matched_rules", STRINGS, "Ids of the rules that release the object."),
+    column("deduplicated", BOOL, "True if the object is kept because another path or ref needs or needed it."),
     column("size_bytes", LONG, "Size, if known."),
-    column("commits", LONG, "Upper bound of the retained commits that name it, counted per path."),
-    column("potential", BOOL, "True if one of `potential_commits` names it."),
+    column("commits", LONG, "Upper bound of the retained commits that name the object, counted per path."),
+    column("potential", BOOL, "True if one of `potential_commits` names the object."),
 )
 
 LIFECYCLE_PATHS = table(
