@@ -109,11 +109,14 @@ class Result:
         replan: Whether a later plan may contain the action again. True if it was not the store that
             `denied` it, or if a `changed` action only has to wait. By default, later plans leave
             the object out after `denied`, and `changed` ends a record in deferred quarantine.
+        is_replaced: With `absent`: the quarantined copy is lost, because the object at its place in
+            the trash has other bytes.
     """
 
     verdict: Verdict
     error: str | None = None
     replan: bool = False
+    is_replaced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +151,9 @@ class Quarantine(Protocol):
 
         The identity of each object is compared immediately before the object is changed. If there
         is another object at the key, it is not touched and the result is `changed`. A restore never
-        replaces an existing object, and a completed action can be repeated: it is `done` again.
+        replaces an existing object, and a completed action can be repeated: it is `done` again. If
+        the object in the trash certainly has other bytes than the quarantined one, a restore or
+        purge leaves it alone, and the result is `absent`.
 
         An error that concerns a single key becomes its result and is not raised. Keys under the
         reserved prefix are `denied`.

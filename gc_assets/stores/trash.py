@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from gc_assets.core.objects import Objects
-from gc_assets.stores.protocol import RESERVED_PREFIX
+from gc_assets.core.phases import ABSENT
+from gc_assets.stores.protocol import RESERVED_PREFIX, PlannedAction, Result
 
 # A plan id that can be part of a key or the name of a directory.
 PLAN_ID: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]*")
@@ -30,6 +31,12 @@ def trash_key(plan_id: str, key: str) -> str:
 def trash_address(location: str, plan_id: str = "", key: str = "") -> str:
     """Return the address of the trash or, with a plan id and a key, of an object in it."""
     return f"{location.rstrip('/')}/" + (trash_key(plan_id, key) if plan_id else f"{RESERVED_PREFIX}trash/")
+
+
+def lost_copy_result(planned: PlannedAction, trash_key: str, found: str) -> Result:
+    """Return the result of a restore or purge whose copy was overwritten or truncated."""
+    text = f"{planned.action}: the quarantined copy of {planned.key!r} is lost: {trash_key!r} is damaged ({found}) and is left alone"
+    return Result(ABSENT, text, is_replaced=True)
 
 
 def list_trash(objects: Objects, location: str) -> Iterator[TrashedObject]:

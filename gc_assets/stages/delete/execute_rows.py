@@ -127,7 +127,7 @@ class _RestoreNeeded:
         moved = [row for row in batch if row in resumed and row.action == QUARANTINE and row.key not in self.recorded]
         back = self.inner.act([replace(row, action=RESTORE, source_plan_id=self.plan_id) for row in moved])
         restored = dict(zip(moved, back, strict=True))
-        taken = [row for row in moved if restored[row].verdict == CHANGED]
+        taken = [row for row in moved if restored[row].verdict == CHANGED or restored[row].is_replaced]
         held = dict(zip(taken, self.inner.act(taken, taken), strict=True))
         return [self._result(row, restored.get(row), held.get(row)) for row in batch]
 

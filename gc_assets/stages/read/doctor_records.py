@@ -35,6 +35,7 @@ from gc_assets.state.registry import read_registry
 from gc_assets.state.schemas import DELETION_LOG, ORPHAN_FILES
 from gc_assets.state.summaries import OrphanFilesSummary
 from gc_assets.stores.protocol import Holder
+from gc_assets.stores.trash import trash_address
 
 # Doctor evaluates these gates itself, so their result in the last run is ignored.
 _CHECKED_AGAIN: Final = frozenset({"storages_apart", "unfinished_apply", "lakes_present", "damaged_histories"})
@@ -174,9 +175,17 @@ def check_trash(context: RunContext, storage: StorageConfig) -> Iterator[Finding
             f"such as {first.plan_id[:12]}/{first.key}: they are neither restored nor purged"
         )
         yield Finding(storage.name, "trash", WARN, found, command("adopt", storage.label, by="WHO"))
+    if unknown.damaged:
+        first = unknown.damaged[0]
+        found = (
+            f"{count_of(len(unknown.damaged), 'file')} in the trash are damaged, such as {first.plan_id[:12]}/{first.key}: their sizes "
+            "differ from the record. A restore or purge leaves them alone, and records the quarantined files as lost"
+        )
+        todo = f"Replace them from a backup, or remove them manually, such as {trash_address(storage.location, first.plan_id, first.key)}"
+        yield Finding(storage.name, "trash", WARN, found, todo)
     examined = "all files in the trash are" if unknown.is_complete else f"the first {count_of(MAX_EXAMINED, 'file')} in the trash are"
     if not unknown.files:
-        if not unknown.copies:
+        if not unknown.copies and not unknown.damaged:
             yield Finding(storage.name, "trash", OK, f"{examined} in the ledger")
         return
     plans = ", ".join(plan[:12] for plan in unknown.plan_ids[:3])

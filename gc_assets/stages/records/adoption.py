@@ -24,13 +24,13 @@ from typing import Final
 import pyarrow as pa
 
 from gc_assets.core.errors import UsageError
-from gc_assets.core.phases import DONE, QUARANTINE
+from gc_assets.core.phases import ABSENT, DONE, QUARANTINE
 from gc_assets.core.plan import Amount
 from gc_assets.engine.progress import log_progress, start_run
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import publish, write_rows
 from gc_assets.stages.records.leases import refuse_rehearsal, take_lease
-from gc_assets.stages.records.ledger import read_quarantine
+from gc_assets.stages.records.ledger import LogReader, newest_of_copies
 from gc_assets.stages.records.plans import record_ended, unfinished_plans, unknown_plans
 from gc_assets.stages.records.quarantine_clock import quarantine_clock
 from gc_assets.state.journal import PublishedTable
@@ -44,6 +44,7 @@ from gc_assets.stores.write_ahead import WriteAheadLog, find_log
 
 # A check examines at most this number of files in the trash.
 MAX_EXAMINED: Final = 100_000
+_RECORD: Final = ["by", "key", "phase", "outcome", "etag", "size_bytes", "rehearsal"]
 _PLAN_ID: Final = re.compile(r"[0-9a-f]{64}")
 
 
@@ -55,11 +56,14 @@ class UnknownFiles:
         is_complete: False if the search stopped at its limit.
         copies: Files in the trash with the size but not the identity recorded in the ledger. They
             cannot be restored until they are recorded again.
+        damaged: Files in the trash with another size than their record, even if a restore or purge
+            has ended it. They are never adopted, because they could replace a live file.
     """
 
     files: Sequence[TrashedObject]
     is_complete: bool
     copies: Sequence[TrashedObject] = ()
+    damaged: Sequence[TrashedObject] = ()
 
     @property
     def amount(self) -> Amount:
@@ -101,16 +105,22 @@ def find_unknown_files(context: RunContext, storage_name: str, limit: int | None
     is_complete = next(listed, None) is None
     if not found:
         return UnknownFiles((), is_complete)
-    ledger = read_quarantine(context.state, storage_name)
-    columns = (ledger.column(name).to_pylist() for name in ("source_plan_id", "key", "etag", "size_bytes", "rehearsal"))
-    known = {(plan_id, key): (etag, size, rehearsal) for plan_id, key, etag, size, rehearsal in zip(*columns, strict=True)}
+    entries = newest_of_copies(LogReader.of(context.state, storage_name).read_all())
+    records = {(row["by"], row["key"]): row for row in entries.select(_RECORD).to_pylist()}
     in_logs = set(unfinished_plans(context.state, storage_name)) - set(unknown_plans(context.config, storage_name))
-    settled = [item for item in found if item.plan_id not in in_logs]
-    unknown = tuple(item for item in settled if (item.plan_id, item.key) not in known)
-    is_rehearsal = context.clock.is_rehearsal
-    rows = {item: known[item.plan_id, item.key] for item in settled if (item.plan_id, item.key) in known}
-    mine = {item: etag for item, (etag, size, rehearsal) in rows.items() if bool(rehearsal) == is_rehearsal and size == item.size_bytes}
-    return UnknownFiles(unknown, is_complete, tuple(_find_copies(context.store(storage_name), mine)))
+    unknown, damaged, etags = list[TrashedObject](), list[TrashedObject](), dict[TrashedObject, str | None]()
+    for item in found:
+        record = records.get((item.plan_id, item.key))
+        if item.plan_id in in_logs:
+            continue
+        is_held, is_lost = (record is not None and record[name] == value for name, value in (("phase", QUARANTINE), ("outcome", ABSENT)))
+        if record is not None and (is_held or is_lost) and record["size_bytes"] != item.size_bytes:
+            damaged.append(item)
+        elif record is None or not is_held:
+            unknown.append(item)
+        elif bool(record["rehearsal"]) == context.clock.is_rehearsal:
+            etags[item] = record["etag"]
+    return UnknownFiles(unknown, is_complete, tuple(_find_copies(context.store(storage_name), etags)), damaged)
 
 
 def _find_copies(store: Store, etags: Mapping[TrashedObject, str | None]) -> Iterator[TrashedObject]:

@@ -19,7 +19,7 @@ from gc_assets.core.errors import UsageError, is_permanent
 from gc_assets.core.phases import ABSENT, CHANGED, DENIED, DONE, FAILED
 from gc_assets.stores.conditional.batches import ATTEMPTS, RowDeletion, Step, delete_prepared, run_guarded, to_failure, to_refusal
 from gc_assets.stores.protocol import PlannedAction, Result
-from gc_assets.stores.trash import PLAN_ID, trash_key
+from gc_assets.stores.trash import PLAN_ID, lost_copy_result, trash_key
 
 _MD5 = re.compile(r"[0-9a-f]{32}")
 
@@ -82,7 +82,7 @@ class TrashQuarantine:
             if in_trash is None:
                 return Result(DONE) if resumed else absent_result(planned)
             if not _is_copy(in_trash, planned):
-                return _no_copy_result(planned, in_trash_key)
+                return _no_copy_result(planned, in_trash_key, in_trash)
         else:
             refusal = self._restore(planned, in_trash_key, in_trash)
             if refusal is not None or in_trash is None:
@@ -121,7 +121,7 @@ class TrashQuarantine:
         if in_trash is None:
             return Result(DONE) if is_back else absent_result(planned)
         if not _is_copy(in_trash, planned):
-            return _no_copy_result(planned, trash_key)
+            return Result(DONE) if is_back else _no_copy_result(planned, trash_key, in_trash)
         if is_back:
             return None
         kept = f"the quarantined object stays at {trash_key!r}"
@@ -247,9 +247,13 @@ def _is_copy(in_trash: ObjectInfo, planned: PlannedAction) -> bool:
     Servers may ignore the condition of a copy request. If the tokens of both objects are checksums
     of their bytes, they are therefore compared too.
     """
+    return in_trash.metadata.get(QUARANTINED) == planned.etag and not _has_other_bytes(in_trash, planned)
+
+
+def _has_other_bytes(in_trash: ObjectInfo, planned: PlannedAction) -> bool:
     tokens = {token_of(in_trash.identity), token_of(planned.etag or "")}
     same = len(tokens) == 1 or not all(map(_MD5.fullmatch, tokens)) or not in_trash.token_is_checksum
-    return same and in_trash.metadata.get(QUARANTINED) == planned.etag and in_trash.size_bytes == planned.size_bytes
+    return not same or in_trash.size_bytes != planned.size_bytes
 
 
 def is_restored_copy(current: ObjectInfo, planned: PlannedAction) -> bool:
@@ -265,8 +269,11 @@ def absent_result(planned: PlannedAction) -> Result:
     return Result(ABSENT, f"{planned.action}: {planned.key!r} does not exist")
 
 
-def _no_copy_result(planned: PlannedAction, trash_key: str) -> Result:
-    return Result(CHANGED, f"{planned.action}: {trash_key!r} is not a copy of {planned.etag}; left alone")
+def _no_copy_result(planned: PlannedAction, trash_key: str, in_trash: ObjectInfo) -> Result:
+    if _has_other_bytes(in_trash, planned) and not in_trash.unfinished:
+        return lost_copy_result(planned, trash_key, f"{in_trash.identity}, expected a copy of {planned.etag}")
+    way_out = "If its content is right, copy it to the key manually. Then remove it: the next restore or purge ends its record"
+    return Result(CHANGED, f"{planned.action}: {trash_key!r} is not a copy of {planned.etag}; left alone. {way_out}")
 
 
 def changed_result(planned: PlannedAction, current: ObjectInfo) -> Result:

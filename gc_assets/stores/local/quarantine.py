@@ -16,7 +16,7 @@ from gc_assets.core.phases import ABSENT, CHANGED, DENIED, DONE, FAILED, Verdict
 from gc_assets.stores.local.objects import local_path
 from gc_assets.stores.local.safe_paths import SYMBOLIC_LINK, Entry, OutOfBounds, Tree, ancestors
 from gc_assets.stores.protocol import RESERVED_PREFIX, PlannedAction, Quarantine, QuarantineMode, Result
-from gc_assets.stores.trash import PLAN_ID, trash_key
+from gc_assets.stores.trash import PLAN_ID, lost_copy_result, trash_key
 
 _WAY_OUT = {
     errno.EPERM: "the file is immutable or belongs to another user, or the file system lacks hard links for a restore; move it manually",
@@ -84,6 +84,9 @@ class TrashQuarantine:
                 return self._quarantine(planned, source)
         with self.tree.entry(self._trash_key(planned)) as trashed:
             if planned.action == "purge":
+                found = trashed.identity()
+                if found is not None and found != planned.etag:
+                    return _other_copy_result(planned, trashed, found)
                 return _purge(planned, trashed, resumed)
             with self.tree.entry(planned.key) as source:
                 return self._restore(planned, source, trashed)
@@ -133,7 +136,7 @@ class TrashQuarantine:
         if in_trash is None:
             return Result(DONE) if current == planned.etag else _absent_result(planned, trashed)
         if in_trash != planned.etag:
-            return _changed_result(planned, trashed, in_trash)
+            return _other_copy_result(planned, trashed, in_trash)
         if current is None:
             with self.tree.entry(planned.key, create=True, like=trashed.key) as target:
                 trashed.link_to(target)
@@ -222,6 +225,15 @@ def _absent_result(planned: PlannedAction, entry: Entry) -> Result:
 
 def _changed_result(planned: PlannedAction, entry: Entry, found: str | None) -> Result:
     return Result(_changed_verdict(found), f"{planned.action}: expected {planned.etag} at {entry.key!r}, found {found}; left alone")
+
+
+def _other_copy_result(planned: PlannedAction, trashed: Entry, found: str) -> Result:
+    size_bytes = found.partition("-")[0]
+    if size_bytes.isdecimal() and int(size_bytes) != planned.size_bytes:
+        return lost_copy_result(planned, trashed.key, f"it has {size_bytes} B, expected {planned.size_bytes} B")
+    result = _changed_result(planned, trashed, found)
+    way_out = "`gc-assets adopt` records it as it is now. If its content is wrong, remove it: the next restore or purge ends its record"
+    return Result(result.verdict, f"{result.error}. {way_out}")
 
 
 def _changed_verdict(found: str | None) -> Verdict:

@@ -189,6 +189,16 @@ def test_moved_file_with_a_taken_name_stays_in_quarantine_and_ledger(tmp_path: P
     assert [row.key for row, outcome in moved.log.read_quarantined(0) if outcome is not None] == ["repo/chunks/a"]
 
 
+def test_object_that_was_moved_in_place_of_a_needed_one_is_moved_back(tmp_path: Path) -> None:
+    """A writer replaced the file just before an interrupted apply moved it."""
+    moved = moved_file_with_taken_name(tmp_path)
+    moved.copy.unlink()
+    moved.name.rename(moved.copy)
+    assert moved.outcomes(moved.store) == ["changed"]
+    assert moved.name.read_bytes() == b"another"
+    assert not moved.copy.exists()
+
+
 @dataclass(frozen=True)
 class StoreWithLostAnswers:
     """A store that quarantines, and whose answers are lost."""

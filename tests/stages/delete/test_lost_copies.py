@@ -13,7 +13,9 @@ from pyspark.sql import SparkSession
 
 from gc_assets.core.plan import PlanHeader
 from gc_assets.stages.delete.restore import restore
+from gc_assets.stages.read.doctor_records import check_trash
 from gc_assets.stages.read.explain import explain
+from gc_assets.stages.records.adoption import adopt_files
 from tests.depth import in_turn
 from tests.stages.lakehouse import STORAGE, outcomes
 from tests.stages.test_dropped_tables import Shop
@@ -118,3 +120,29 @@ def test_unreadable_table_whose_metadata_is_in_quarantine_names_the_restore(shop
     assert restored.keys() == {"done"}
     assert shop.house.failed_gates(shop.run(11)) == set()
     assert shop.lake.catalog.load_table("db.a").scan().to_arrow().num_rows == shop.rows
+
+
+def test_damaged_copy_is_no_evidence_that_a_live_file_exists(shop: QuarantinedTable) -> None:
+    """The copies were truncated. Neither `adopt` nor a later run takes them for the files."""
+    truncated = {key: content[:-1] for key, content in shop.backup.items()}
+    trash = shop.house.warehouse / ".gc-assets" / "trash" / shop.plan.plan_id
+    for key, content in truncated.items():
+        (trash / key).write_bytes(content)
+    restore(lambda: shop.spark, shop.house.run_context(), STORAGE, prefix="db/a/metadata/")
+    shop.register("a", shop.address)
+    header = shop.run(10)
+    assert shop.list_actions() == dict.fromkeys(shop.data, "restore")
+    assert outcomes(shop.house.approve_and_apply(header)) == {"absent"}
+    assert all("is damaged" in row["error"] for row in shop.house.rows("deletion_log"))
+    assert shop.house.failed_gates(shop.run(11)) == {"live_listed"}
+    context = shop.house.run_context()
+    findings = list(check_trash(context, context.storage(STORAGE)))
+    assert [(item.verdict, item.todo.partition(",")[0]) for item in findings] == [("warn", "Replace them from a backup")]
+    assert adopt_files(context, STORAGE, "ada").adopted.files == ()
+    assert {key: (trash / key).read_bytes() for key in truncated} == truncated
+    for key, content in shop.backup.items():
+        (trash / key).write_bytes(content)
+    assert {item.key for item in adopt_files(context, STORAGE, "ada").adopted.files} == shop.data
+    _, restored = shop.house.restore(shop.plan.plan_id)
+    assert restored == {"done": len(shop.data)}
+    assert shop.house.failed_gates(shop.run(12)) == set()

@@ -169,9 +169,23 @@ class TestTrash:
         write(tmp_path, "a")
         planned = plan(tmp_path, "a")
         act(tmp_path, "trash", planned)
-        trash(tmp_path, "a").write_bytes(b"edited")
-        assert verdict(tmp_path, "trash", plan(tmp_path, "a", "purge", etag=planned.etag)) == "changed"
+        trash(tmp_path, "a").write_bytes(b"CONTENT")
+        for action in ("purge", "restore"):
+            verdicts, (error,) = act(tmp_path, "trash", plan(tmp_path, "a", action, etag=planned.etag))
+            assert verdicts == ["changed"]
+            assert "`gc-assets adopt` records it as it is now" in error
         assert trash(tmp_path, "a").exists()
+
+    @pytest.mark.parametrize("action", ["purge", "restore"])
+    def test_copy_of_another_size_is_lost_and_left_alone(self, tmp_path, action):
+        write(tmp_path, "a")
+        planned = plan(tmp_path, "a")
+        act(tmp_path, "trash", planned)
+        trash(tmp_path, "a").write_bytes(b"cont")
+        verdicts, (error,) = act(tmp_path, "trash", plan(tmp_path, "a", action, etag=planned.etag))
+        assert verdicts == ["absent"]
+        assert "is damaged (it has 4 B, expected 7 B)" in error
+        assert trash(tmp_path, "a").read_bytes() == b"cont"
 
     def test_file_replaced_before_the_rename_is_moved_back(self, tmp_path, monkeypatch):
         write(tmp_path, "a", b"old")

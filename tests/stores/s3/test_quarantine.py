@@ -407,6 +407,29 @@ def test_false_copy_in_the_trash_is_replaced(plain: S3Bench) -> None:
     assert plain.get(f".gc-assets/trash/{PLAN}/a") == b"bytes"
 
 
+@pytest.mark.parametrize("action", ["purge", "restore"])
+def test_damaged_copy_in_the_trash_is_lost_and_left_alone(plain: S3Bench, action: Action) -> None:
+    plain.put("a", b"bytes")
+    rows = plan_rows(plain, "a")
+    held = f".gc-assets/trash/{PLAN}/a"
+    assert act(plain.store, "trash", rows) == ["done"]
+    plain.client.put_object(Bucket=plain.bucket, Key=plain.prefix + held, Body=b"other", Metadata={"gc-assets-quarantined": rows[0].etag})
+    assert act(plain.store, "trash", rows, action) == ["absent"]
+    assert (plain.get("a"), plain.get(held)) == (None, b"other")
+    plain.client.put_object(Bucket=plain.bucket, Key=plain.prefix + held, Body=b"bytes")  # without metadata
+    assert act(plain.store, "trash", rows, action) == ["changed"]
+    assert plain.get(held) == b"bytes"
+
+
+def test_object_in_place_is_restored_whatever_is_in_the_trash(plain: S3Bench) -> None:
+    """Otherwise an interrupted apply would move an object away that a lake needs again."""
+    plain.put("a", b"bytes")
+    rows = plan_rows(plain, "a")
+    plain.put(f".gc-assets/trash/{PLAN}/a", b"other")
+    assert act(plain.store, "trash", rows, "restore") == ["done"]
+    assert plain.get("a") == b"bytes"
+
+
 def test_batch_with_lost_answer_leaves_one_delete_marker(versions: S3Bench) -> None:
     for key in ("a", "b"):
         versions.put(key, b"bytes")
