@@ -284,6 +284,7 @@ class PlanExecution:
             self.context,
             self.plan,
             mark.revalidation,
+            mark.foreign,
             mark.unreadable,
             self.log,
             self.lease,

@@ -15,8 +15,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Self
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
+from gc_assets.core.claims import Claims
 from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.delete.missing_files import find_doubtful, missing_prefixes
 from gc_assets.stages.delete.plan_inputs import PlanInputs
@@ -29,6 +31,7 @@ from gc_assets.state.side_tables import FOREIGN_PREFIXES, FOREIGN_PREFIXES_SIDE
 from gc_assets.state.summaries import OrphanFilesSummary
 
 LIST: Final = "gc-assets run --listing"
+_OF_OTHERS: Final = "it may belong to a table of no configured lake; the newest plan names the metadata"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +49,8 @@ class ForeignEvidence:
         notes: Sentences about storages for which an earlier sweep was used.
         prefixes: Prefixes of the plan's storage under which the tables of the metadata may have
             files. The plan leaves out these files.
-        doubtful: Prefixes around unreadable files that are only named like metadata. An apply does
-            not quarantine files under them.
+        doubtful: Prefixes around unreadable files that are only named like metadata. No file under
+            them is quarantined, and no upload is aborted.
     """
 
     count: int
@@ -81,7 +84,7 @@ class ForeignEvidence:
                 notes.append(f"{listed[0].upper()}{listed[1:]}, so only older files are planned. `{LIST}` lists it now.")
             elif sweep.receipt.run_date < context.run_date:
                 notes.append(f"The metadata in storage {name} was last read by the run of {sweep.receipt.run_date}.")
-        found = cls._of_sweeps(context, inputs.storage, claimed, sweeps)
+        found = cls._of_sweeps(context, inputs.storage, claimed, sweeps, [*inputs.refs, *inputs.live])
         return replace(found, unknown=tuple(unknown), notes=tuple(notes))
 
     @classmethod
@@ -93,15 +96,16 @@ class ForeignEvidence:
             tables: `lake_refs` and `live_files` of all lakes.
         """
         sweeps = {sweep.receipt.owner: sweep for sweep in list_newest_sweeps(context)}
-        found = cls._of_sweeps(context, storage_name, list_claiming_lakes(context, tables), sweeps)
-        doubtful = set(missing_prefixes(context, storage_name, find_doubtful(context, storage_name), tables))
-        if storage_name in sweeps:
-            doubtful |= _read_prefixes(context, sweeps[storage_name], storage_name, around_junk=True)
-        return replace(found, doubtful=tuple(sorted(doubtful)))
+        return cls._of_sweeps(context, storage_name, list_claiming_lakes(context, tables), sweeps, tables)
 
     @classmethod
     def _of_sweeps(
-        cls, context: RunContext, storage_name: str, claimed: Mapping[str, set[str]], sweeps: Mapping[str, PublishedTable]
+        cls,
+        context: RunContext,
+        storage_name: str,
+        claimed: Mapping[str, set[str]],
+        sweeps: Mapping[str, PublishedTable],
+        tables: Sequence[PublishedTable],
     ) -> Self:
         count, samples, prefixes = 0, list[str](), set[str]()
         for name, sweep in sorted(sweeps.items(), key=lambda item: (item[0] != storage_name, item[0])):
@@ -112,7 +116,15 @@ class ForeignEvidence:
             if is_relevant:
                 count += found.foreign_metadata_count
                 samples += [item if is_own else context.resolver().address(name, item) for item in found.foreign_metadata]
-        return cls(count, tuple(samples), prefixes=tuple(sorted(prefixes)))
+        doubtful = set(missing_prefixes(context, storage_name, find_doubtful(context, storage_name), tables))
+        if storage_name in sweeps:
+            doubtful |= _read_prefixes(context, sweeps[storage_name], storage_name, around_junk=True)
+        return cls(count, tuple(samples), prefixes=tuple(sorted(prefixes)), doubtful=tuple(sorted(doubtful)))
+
+    def find_reasons(self, keys: pa.ChunkedArray) -> pa.Array:
+        """Explain which uploads to these keys must not be aborted. Other rows have no reason."""
+        shielded = pc.is_null(Claims.of_shields((*self.prefixes, *self.doubtful)).resolve(keys.combine_chunks())[0])
+        return pc.if_else(shielded, pa.scalar(_OF_OTHERS), pa.scalar(None, pa.string()))
 
 
 def _is_relevant(found: OrphanFilesSummary, storage_name: str, shared: set[str]) -> bool:

@@ -131,7 +131,7 @@ def deletion_plan(spark: SparkSession, context: RunContext, storage_name: str) -
     uploads, later = UPLOADS.empty_table(), 0
     if not inputs.listing.is_earlier:  # unfinished uploads are listed too
         uploads, later = find_old_uploads(
-            context, storage_name, cutoff, inputs.clock_lead, inputs.refs, inputs.live, inputs.unreadable, check_foreign
+            context, storage_name, cutoff, inputs.clock_lead, inputs.refs, inputs.live, inputs.unreadable, foreign, check_foreign
         )
     files_left_out, expired = sum_left_out(inputs, written, run, foreign)
     waiting = sum_files(deferred)

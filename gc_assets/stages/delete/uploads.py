@@ -1,8 +1,9 @@
 """Plan and execute the abort of unfinished multipart uploads.
 
 Like a purge, an abort cannot be undone. No upload is aborted while a table is unreadable, unless a
-user has set that table aside. As with files, a lake must claim the key. The grace period counts
-from the last action of the upload's writer, and must also be over according to the store's clock.
+user has set that table aside. As with files, a lake must claim the key, and no foreign metadata may
+name its place. The grace period counts from the last action of the upload's writer, and must also
+be over according to the store's clock.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from gc_assets.core.plan import PlanHeader, Unreadable, Uploads
 from gc_assets.engine.progress import log_activity, track
 from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.delete.execute_rows import OUT_OF_DATE, OnlyInterrupted
+from gc_assets.stages.delete.foreign_evidence import ForeignEvidence
 from gc_assets.stages.delete.foreign_rows import ForeignRows
 from gc_assets.stages.delete.revalidate import REFUSED, Revalidation
 from gc_assets.stages.records.denials import denied_uploads
@@ -51,6 +53,7 @@ def find_old_uploads(
     refs: list[PublishedTable],
     live: list[PublishedTable],
     unreadable: Sequence[Unreadable],
+    foreign: ForeignEvidence,
     check_foreign: Callable[[pa.Table], ForeignRows] | None = None,
 ) -> tuple[pa.Table, int]:
     """Find the uploads that this run's plan should abort.
@@ -61,6 +64,7 @@ def find_old_uploads(
         lead: How far the host's clock is ahead of the storage's (`find_clock_lead`).
         refs: `lake_refs` of all lakes.
         live: `live_files` of all lakes.
+        foreign: Foreign metadata, whose tables may have started the uploads under its prefixes.
         check_foreign: Prepares the check for uploads that may be foreign.
 
     Returns:
@@ -83,7 +87,7 @@ def find_old_uploads(
     rows = pa.table({**columns, "lake": claims().resolve(pa.array(columns["key"], pa.string()))[0]}).cast(UPLOADS)
     if check_foreign is not None:
         revalidation = replace(revalidation, foreign=check_foreign(rows))
-    rows = rows.filter(pc.is_null(_find_refused(revalidation, rows)))
+    rows = rows.filter(pc.is_null(_find_refused(revalidation, foreign, rows)))
     denied = denied_uploads(context, storage_name)
     names = zip(rows.column("key").to_pylist(), rows.column("upload_id").to_pylist(), strict=True)
     return rows.filter(pa.array([name not in denied for name in names], pa.bool_())), found.unexamined
@@ -119,6 +123,7 @@ def abort_uploads(
     context: RunContext,
     plan: StoredPlan,
     revalidation: Revalidation,
+    foreign: ForeignEvidence,
     unreadable: Sequence[Unreadable],
     log: WriteAheadLog,
     lease: Lease,
@@ -130,6 +135,7 @@ def abort_uploads(
 
     Args:
         revalidation: The checks of the verification mark.
+        foreign: Foreign metadata that the newest sweeps found.
         unreadable: Tables that the verification mark could not read.
 
     Raises:
@@ -137,7 +143,7 @@ def abort_uploads(
     """
     header, rows = plan.header, approved_uploads(context.state, plan)
     log_activity(f"abort: {header.uploads}")
-    refused = _find_refused(_apply_store_clock(revalidation, context, header.storage), rows).to_pylist()
+    refused = _find_refused(_apply_store_clock(revalidation, context, header.storage), foreign, rows).to_pylist()
     planned = [PlannedAction(row["key"], ABORT, row["size_bytes"], row["etag"], row["upload_id"]) for row in rows.to_pylist()]
     skipped = {row.action_key: Result(DENIED, why, replan=True) for row, why in zip(planned, refused, strict=True) if why}
     if blocking := [item for item in unreadable if item.blocks_purges]:
@@ -185,10 +191,11 @@ def _apply_store_clock(revalidation: Revalidation, context: RunContext, storage_
     return replace(revalidation, ages=replace(revalidation.ages, cutoff=cutoff))
 
 
-def _find_refused(revalidation: Revalidation, rows: pa.Table) -> pa.Array:
+def _find_refused(revalidation: Revalidation, foreign: ForeignEvidence, rows: pa.Table) -> pa.ChunkedArray:
     """Return a column that explains why an upload must not be aborted, or is null if it may be."""
     batches = rows.select(["key", "etag", "lake"]).append_column("action", pa.repeat(ABORT, rows.num_rows)).to_batches()
-    return pa.chunked_array([batch.column(REFUSED) for batch in revalidation(iter(batches))], pa.string())
+    refused = pa.chunked_array([batch.column(REFUSED) for batch in revalidation(iter(batches))], pa.string())
+    return pc.coalesce(refused, foreign.find_reasons(rows.column("key")))
 
 
 @dataclass(frozen=True)

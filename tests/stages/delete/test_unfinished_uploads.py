@@ -23,6 +23,7 @@ from gc_assets.core.rehearsals import mark_rehearsal
 from gc_assets.engine.tables import publish, write_rows
 from gc_assets.report.load import load_report
 from gc_assets.report.page import render
+from gc_assets.stages.delete.foreign_evidence import ForeignEvidence
 from gc_assets.stages.delete.revalidate import Revalidation
 from gc_assets.stages.delete.uploads import abort_uploads, find_old_uploads, planned_uploads, upload_totals
 from gc_assets.stages.read.explain import explain
@@ -71,7 +72,7 @@ class UploadStory:
         context = replace(self.house.run_context(), clock=options.get("clock", self.house.clock))
         refs, live = [context.table(LAKE_REFS, "sales")], [context.table(LIVE_FILES, "sales")]
         cutoff, unreadable = options.get("cutoff", self.header.grace_cutoff), options.get("unreadable", ())
-        rows, later = find_old_uploads(context, STORAGE, cutoff, timedelta(), refs, live, unreadable)
+        rows, later = find_old_uploads(context, STORAGE, cutoff, timedelta(), refs, live, unreadable, ForeignEvidence(0, ()))
         return {key.removeprefix(DATA) for key in rows.column("key").to_pylist()}, later
 
     def forge_plan(self, *rows: dict[str, Any], **changes: Any) -> PlanHeader:
@@ -157,6 +158,7 @@ def test_unreadable_table_or_outdated_plan_aborts_nothing(story: UploadStory, tm
     context, plan = story.house.run_context(), find_plan(story.house.config, story.header.plan_id)
     refs, live = [context.table(LAKE_REFS, "sales")], [context.table(LIVE_FILES, "sales")]
     revalidation = Revalidation.of(context, story.header, refs, live, timedelta(0))
+    nothing = ForeignEvidence(0, ())
     cases: list[tuple[list[Unreadable], bool, str, str]] = [
         ([UNREADABLE], False, "changed", "cannot be read"),
         ([], True, "denied", "out of date"),
@@ -165,7 +167,7 @@ def test_unreadable_table_or_outdated_plan_aborts_nothing(story: UploadStory, tm
     with release_on_exit(lease):
         for unreadable, only_interrupted, outcome, reason in cases:
             log = open_log(Files(str(tmp_path)), outcome, story.header.plan_id, len(GARBAGE_NAMES))
-            rows = abort_uploads(context, plan, revalidation, unreadable, log, lease, "run", only_interrupted=only_interrupted)
+            rows = abort_uploads(context, plan, revalidation, nothing, unreadable, log, lease, "run", only_interrupted=only_interrupted)
             assert rows.column("outcome").to_pylist() == [outcome] * len(GARBAGE_NAMES)
             assert all(reason in error for error in rows.column("error").to_pylist())
     assert len(story.list_keys()) == len(story.uploads)
