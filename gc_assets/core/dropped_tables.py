@@ -13,15 +13,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from gc_assets.core.hashing import xxhash64
 from gc_assets.core.printable import show
-from gc_assets.core.sorted_hashes import sort_distinct
 
 # Records of dropped tables without files are removed after this time. Until then, their files in
 # quarantine have a claim, so that they can be purged.
@@ -638,50 +637,35 @@ class DroppedPrefixes:
 
 
 @dataclass(frozen=True)
-class AdoptedFiles:
-    """Files that dropped tables needed, outside their claims or in a location of a listed table too.
-
-    Other tables may release them, and their times may change. Such a file waits until all of these
-    tables are due. A table that may exist after all, for example because it cannot be read, is not
-    due.
+class TableSelection:
+    """Selects rows of tables, which have the columns lake and table_uuid.
 
     Attributes:
-        rows: The files, with the columns lake, table_uuid and key_hash.
+        tables: Lakes and uuids of the tables.
+        are_excluded: True to select the rows of all other tables.
     """
 
-    rows: pa.Table
+    tables: frozenset[tuple[str, str]] = frozenset()
+    are_excluded: bool = False
 
-    def select(self, tables: Iterable[tuple[str, str]]) -> AdoptedFiles:
-        """Select the files of some tables, which are given by lake and uuid."""
-        return AdoptedFiles(self.rows.filter(self._find_rows(tables)))
+    def without(self, tables: Iterable[tuple[str, str]]) -> TableSelection:
+        """Return a selection without some tables."""
+        removed = frozenset(tables)
+        return replace(self, tables=self.tables | removed if self.are_excluded else self.tables - removed)
 
-    def _find_rows(self, tables: Iterable[tuple[str, str]]) -> pa.Array:
-        """Return a mask of the rows of some tables, which are given by lake and uuid."""
+    def find_rows(self, rows: pa.RecordBatch) -> pa.Array:
+        """Return a mask of the selected rows."""
         by_lake: dict[str, list[str]] = {}
-        for lake, uuid in tables:
+        for lake, uuid in self.tables:
             by_lake.setdefault(lake, []).append(uuid)
-        is_selected = pa.repeat(False, self.rows.num_rows)
+        is_named = pa.repeat(False, rows.num_rows)
         for lake, uuids in by_lake.items():
-            is_named = pc.is_in(self.rows.column("table_uuid"), pa.array(uuids, pa.string()))
-            is_selected = pc.or_(is_selected, pc.and_(pc.equal(self.rows.column("lake"), lake), is_named))
-        return is_selected
+            is_one = pc.is_in(rows.column("table_uuid"), pa.array(uuids, pa.string()))
+            is_named = pc.or_(is_named, pc.and_(pc.equal(rows.column("lake"), lake), is_one))
+        return pc.invert(is_named) if self.are_excluded else is_named
 
-    def find_waiting(self, tables: Iterable[DroppedTable]) -> NDArray[np.int64]:
-        """Return the hashes of the files that wait, sorted and without duplicates.
 
-        Args:
-            tables: The dropped tables. Files of any other table wait.
-        """
-        if not self.rows.num_rows:
-            return np.empty(0, np.int64)
-        is_due = self._find_rows((item.table.lake, item.table.table_uuid) for item in tables if item.is_due)
-        return sort_distinct(self.rows.filter(pc.invert(is_due)).column("key_hash").to_numpy())
-
-    def find_owner(self, key: str, tables: Iterable[DroppedTable]) -> DroppedTable | None:
-        """Return the first table that waits and has adopted the file, or None."""
-        rows = self.rows.filter(pc.equal(self.rows.column("key_hash"), xxhash64(pa.array([key]))[0]))
-        owners = set(zip(rows.column("lake").to_pylist(), rows.column("table_uuid").to_pylist(), strict=True))
-        return next((item for item in tables if not item.is_due and (item.table.lake, item.table.table_uuid) in owners), None)
+ALL_TABLES: Final = TableSelection(are_excluded=True)
 
 
 def _microseconds(time: datetime) -> int:

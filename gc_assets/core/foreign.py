@@ -34,7 +34,6 @@ from numpy.typing import NDArray
 
 from gc_assets.core.claims import Claims
 from gc_assets.core.hashing import xxhash64
-from gc_assets.core.sorted_hashes import is_in_sorted
 
 OTHER_FORMAT, NEW_CLAIM, HIDDEN_PATH, UNKNOWN_DIRECTORY = "other_format", "new_claim", "hidden_path", "unknown_directory"
 UNKNOWN_PATH = "unknown_path"
@@ -163,8 +162,12 @@ class ClaimAges:
 class KeyHashes(Protocol):
     """A set of keys, identified by their hashes. Picklable."""
 
-    def read(self) -> NDArray[np.int64]:
-        """Return the sorted hashes."""
+    def contains(self, hashes: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return a mask of the hashes that are in the set."""
+        ...
+
+    def read_sorted(self) -> NDArray[np.int64]:
+        """Read all hashes into memory, sorted and without duplicates."""
         ...
 
 
@@ -252,7 +255,7 @@ class ForeignRules:
     def _find_remembered(self, keys: pa.Array) -> list[bool]:
         if self.remembered is None or not len(keys):
             return [False] * len(keys)
-        return is_in_sorted(xxhash64(keys), self.remembered.read()).tolist()
+        return self.remembered.contains(xxhash64(keys)).tolist()
 
 
 class KnownFiles:

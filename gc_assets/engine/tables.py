@@ -64,6 +64,7 @@ _GLOB = re.compile(r"[\\\[\]{}*?]")
 # In this column, a task reports the requests that it has sent, as JSON in one row of each batch.
 REQUESTS = "requests"
 PARTS_DDL = f"parts string, digest long, totals string, summary string, {REQUESTS} string"
+PARTS = pa.schema([("parts", pa.string()), ("digest", pa.int64()), *((name, pa.string()) for name in ("totals", "summary", REQUESTS))])
 MAX_SAMPLES = 20
 
 

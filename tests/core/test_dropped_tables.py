@@ -16,18 +16,18 @@ import pyarrow as pa
 import pytest
 
 from gc_assets.core.dropped_tables import (
+    ALL_TABLES,
     AdoptableFiles,
-    AdoptedFiles,
     DroppedPrefixes,
     DroppedTable,
     FormerFiles,
     LakeTables,
     RememberedTable,
+    TableSelection,
     find_reason_to_wait,
     remember_tables,
     with_oldest_files,
 )
-from gc_assets.core.hashing import xxhash64
 from tests.depth import example_count
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -395,28 +395,16 @@ def test_files_under_a_claim_are_undecided_while_one_of_its_dropped_tables_waits
     assert found.find_undecided(pa.array(list(keys))).tolist() == list(keys.values())
 
 
-def test_adopted_file_waits_for_each_table_that_waits() -> None:
-    tables = [RememberedTable(lake, uuid, None, lake, ("t/",), START, gone_since=START) for lake in LAKES for uuid in ("u1", "u2")]
-    named = {("red", "u1"): ["a", "b"], ("red", "u2"): ["a"], ("blue", "u1"): ["c"]}
-    rows = [
-        {"lake": lake, "table_uuid": uuid, "key_hash": xxhash64(pa.array([key]))[0]} for (lake, uuid), keys in named.items() for key in keys
-    ]
-    schema = pa.schema([("lake", pa.string()), ("table_uuid", pa.string()), ("key_hash", pa.int64())])
-    adopted = AdoptedFiles(pa.Table.from_pylist(rows, schema))
-    for waiting in (set(), {("red", "u1")}, {("red", "u2")}, {("blue", "u1"), ("red", "u2")}, {("blue", "u2")}):
-        found = [DroppedTable(item, waits_for="its time" if (item.lake, item.table_uuid) in waiting else None) for item in tables]
-        expected = {key for table in waiting for key in named.get(table, ())}
-        assert adopted.find_waiting(found).tolist() == sorted(xxhash64(pa.array(sorted(expected), pa.string())).tolist())
-        owners = {key: adopted.find_owner(key, found) for key in "abcd"}
-        assert {key for key, owner in owners.items() if owner is not None} == expected
-        assert all(owner is None or (owner.table.lake, owner.table.table_uuid) in waiting for owner in owners.values())
-    assert adopted.select([("red", "u1")]).rows.num_rows == 2
-    # A table that is not dropped in this run, for example because it cannot be read, is not due.
-    for due, expected in (([], "abc"), ([("red", "u1")], "ac"), ([("red", "u1"), ("red", "u2")], "c")):
-        found = [DroppedTable(item) for item in tables if (item.lake, item.table_uuid) in due]
-        assert adopted.find_waiting(found).tolist() == sorted(xxhash64(pa.array(list(expected))).tolist())
-        assert adopted.find_owner("c", found) is None
-    assert AdoptedFiles(schema.empty_table()).find_waiting(map(DroppedTable, tables)).tolist() == []
+def test_rows_of_some_tables_or_of_all_others_are_selected() -> None:
+    names = [("red", "u1"), ("red", "u2"), ("blue", "u1"), ("blue", "u3")]
+    lakes, uuids = zip(*names, strict=True)
+    rows = pa.RecordBatch.from_pydict({"lake": lakes, "table_uuid": uuids})
+    for tables in ([], [("red", "u1")], [("red", "u2"), ("blue", "u3"), ("green", "u1")]):
+        mask = [name in tables for name in names]
+        assert TableSelection(frozenset(tables)).find_rows(rows).to_pylist() == mask
+        assert ALL_TABLES.without(tables).find_rows(rows).to_pylist() == [not is_named for is_named in mask]
+        assert TableSelection(frozenset(names)).without(tables) == TableSelection(frozenset(names) - frozenset(tables))
+    assert ALL_TABLES.find_rows(rows).to_pylist() == [True] * 4
 
 
 def test_acceptance_of_one_table_hides_no_file_of_another() -> None:

@@ -219,7 +219,10 @@ def test_file_older_than_a_new_claim_is_foreign(days: float, rule: str | None) -
 class KeyList:
     keys: tuple[str, ...]
 
-    def read(self) -> NDArray[np.int64]:
+    def contains(self, hashes: NDArray[np.int64]) -> NDArray[np.bool_]:
+        return np.isin(hashes, self.read_sorted())
+
+    def read_sorted(self) -> NDArray[np.int64]:
         return np.sort(xxhash64(pa.array(self.keys, pa.string())))
 
 

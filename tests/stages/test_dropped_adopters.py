@@ -18,6 +18,8 @@ from pyspark.sql import SparkSession
 
 from gc_assets.core.clock import Clock
 from gc_assets.core.plan import PlanHeader
+from gc_assets.engine import stored_hashes
+from gc_assets.stages.mark import live_set
 from gc_assets.stages.read.explain import explain
 from gc_assets.stages.records.accepted_runs import find_baseline_tables
 from gc_assets.stages.records.dead_tables import accept_dead_table
@@ -91,7 +93,14 @@ class Adoption(Shop):
         accept_dead_table(self.house.config, self.house.clock, self.uuid, location, "ada", withdraw=withdraw)
 
 
-def test_adopted_files_wait_as_long_as_their_table(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_large", [False, True])
+def test_adopted_files_wait_as_long_as_their_table(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_large: bool
+) -> None:
+    """Executors write many files, and every lookup reads them again."""
+    if is_large:
+        monkeypatch.setattr(stored_hashes, "MAX_KEPT_HASHES", 0)
+        monkeypatch.setattr(live_set, "MAX_IN_PROCESS_ENTRIES", 0)
     shop = Adoption(spark, tmp_path)
     planned = {day: (shop.run(day), shop.list_adopted_in_plan())[1] for day in (13, 19.5)}
     assert planned == {13: set(), 19.5: set()}

@@ -153,7 +153,7 @@ def find_undue_rows(
         a table.
     """
     dropped, adopted = load_dropped_tables(context, storage_name, tables, confirm=confirm), read_adopted_files(context, storage_name)
-    if not (dropped.tables or adopted.rows.num_rows or has_dropped):
+    if not (dropped.tables or adopted.rows or has_dropped):
         return None
     claims = claims_of(context, storage_name, tables, build_claims(dropped))
     rules = foreign_rules(context, storage_name, claims, tables, [item.table for item in dropped.tables])

@@ -10,7 +10,7 @@ Later runs copy the rows for as long as they remember the table and do not read 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -19,24 +19,93 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyspark.sql import SparkSession
 
-from gc_assets.core.dropped_tables import AdoptedFiles, DroppedPrefixes
+from gc_assets.core.dropped_tables import ALL_TABLES, DroppedPrefixes, DroppedTable, TableSelection
 from gc_assets.core.errors import StateError
 from gc_assets.core.hashing import xxhash64
+from gc_assets.engine.parquet_scan import ParquetScan
 from gc_assets.engine.run_context import RunContext
-from gc_assets.engine.tables import ROUTE
+from gc_assets.engine.stored_hashes import StoredHashes
+from gc_assets.engine.tables import PARTS, ROUTE, merge_written, report_parts
 from gc_assets.stages.mark.container_scan import KIND_COUNT
 from gc_assets.stages.mark.live_set import LiveSet
 from gc_assets.stages.records.newest_sweeps import find_sweep
 from gc_assets.stages.sweep.foreign_metadata import directory_of
 from gc_assets.stages.sweep.table_memory import find_accepted_sweep
-from gc_assets.state.journal import PublishedTable
-from gc_assets.state.parts import read_parts
+from gc_assets.state.files import Files
+from gc_assets.state.journal import PublishedTable, TableRun
+from gc_assets.state.parts import PartFile, PartWriter
 from gc_assets.state.schemas import LIVE_FILES
 from gc_assets.state.side_tables import ADOPTED_FILES, ADOPTED_SIDE
 
-# `empty_table` would import pandas.
-NO_ADOPTED_FILES: Final = AdoptedFiles(pa.Table.from_batches([], ADOPTED_FILES))
+# A task merges equal rows as soon as it has this many new ones, with 12 bytes each.
+MERGED_ROWS: Final = 2_000_000
 _FOUND: Final = pa.schema([("table", pa.int32()), ("key_hash", pa.int64())])
+
+
+@dataclass(frozen=True)
+class AdoptedFiles:
+    """Files that dropped tables needed, outside their claims or in a location of a listed table too.
+
+    Other tables may release them, and their times may change. Such a file waits until all of these
+    tables are due. A table that may exist after all, for example because it cannot be read, is not
+    due.
+
+    A table can have any number of files, so their rows stay in the state.
+
+    Attributes:
+        scan: Parts with the rows (columns `ADOPTED_FILES`), which may repeat. None without rows.
+        rows: Number of rows in these parts.
+        selection: The tables whose rows count.
+    """
+
+    scan: ParquetScan | None = None
+    rows: int = 0
+    selection: TableSelection = ALL_TABLES
+
+    @classmethod
+    def of_parts(cls, files: Files, directory: str, parts: Collection[PartFile]) -> AdoptedFiles:
+        if not parts:
+            return NO_ADOPTED_FILES
+        return cls(ParquetScan.of(files, ADOPTED_FILES, directory, tuple(parts)), sum(part.rows for part in parts))
+
+    def add(self, other: AdoptedFiles) -> AdoptedFiles:
+        """Return the files of both, with the selection of this one."""
+        if self.scan is None or other.scan is None:
+            return replace(other if self.scan is None else self, selection=self.selection)
+        scan = replace(self.scan, paths=self.scan.paths + other.scan.paths, sizes=self.scan.sizes + other.scan.sizes)
+        return replace(self, scan=scan, rows=self.rows + other.rows)
+
+    def find_waiting(self, tables: Iterable[DroppedTable]) -> StoredHashes | None:
+        """Return the files that wait, or None without any.
+
+        Args:
+            tables: The dropped tables. Files of any other table wait.
+        """
+        due = ((item.table.lake, item.table.table_uuid) for item in tables if item.is_due)
+        return None if self.scan is None else StoredHashes(self.scan, self.rows, self.selection.without(due))
+
+    def find_owner(self, key: str, tables: Iterable[DroppedTable]) -> DroppedTable | None:
+        """Return the first table that waits and has adopted the file, or None."""
+        owners, key_hash = set[tuple[str, str]](), xxhash64(pa.array([key]))[0]
+        for batch in self._read():
+            rows = batch.filter(pc.equal(batch.column("key_hash"), key_hash))
+            owners |= set(zip(rows.column("lake").to_pylist(), rows.column("table_uuid").to_pylist(), strict=True))
+        return next((item for item in tables if not item.is_due and (item.table.lake, item.table.table_uuid) in owners), None)
+
+    def write(self, files: Files, run: TableRun, tables: Iterable[tuple[str, str]]) -> tuple[PartFile, ...]:
+        """Write the rows of some tables, given by lake and uuid, to the side table of a run."""
+        writer, wanted = PartWriter(files, run.path, ADOPTED_FILES, ADOPTED_SIDE), TableSelection(frozenset(tables))
+        for batch in self._read():
+            writer.write(batch.filter(wanted.find_rows(batch)))
+        return tuple(writer.close())
+
+    def _read(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows that count, one batch at a time."""
+        for batch in () if self.scan is None else self.scan.read_batches():
+            yield batch.filter(self.selection.find_rows(batch))
+
+
+NO_ADOPTED_FILES: Final = AdoptedFiles()
 
 
 def find_adopted_files(
@@ -46,6 +115,7 @@ def find_adopted_files(
     found: DroppedPrefixes,
     missed: Collection[int],
     unread: Collection[tuple[str, str]],
+    run: TableRun,
 ) -> tuple[AdoptedFiles, tuple[str, ...]]:
     """Find files that unread tables adopted, and the reasons why some of these files are unknown.
 
@@ -53,21 +123,21 @@ def find_adopted_files(
         found: The dropped tables.
         missed: Indices of the tables that are missing for the first time in this run.
         unread: Lakes and uuids of all remembered tables that this run did not read.
+        run: The run to which tasks write what they find.
     """
     swept = find_accepted_sweep(context, storage_name) if unread else None
     if swept is None:
         return NO_ADOPTED_FILES, ()
-    known = _read(context, swept).select(unread).rows
+    adopted, notes = replace(_read(context, swept), selection=TableSelection(frozenset(unread))), list[str]()
     by_lake: dict[str, dict[str, int]] = {}
     for index in missed:
         table = found.tables[index].table
         by_lake.setdefault(table.lake, {})[table.table_uuid] = index
-    new, notes = list[pa.Table](), list[str]()
     for lake, tables in by_lake.items():
         reason: object = "the live files of the last accepted run are not available any more"
         if (live := _open_live_set(context, swept, lake)) is not None:
             try:
-                new.append(_find_named(spark, context, storage_name, found, live, tables))
+                adopted = adopted.add(_find_named(spark, context, storage_name, found, live, tables, run))
                 continue
             except StateError as error:
                 reason = error
@@ -75,9 +145,7 @@ def find_adopted_files(
             f"lake {context.config.label_of(lake)}: the files that its dropped tables need outside their own locations, or share "
             f"with other tables, are unknown, so these files do not wait with the tables: {reason}"
         )
-    rows = pa.concat_tables([known, *new])
-    distinct = rows.group_by(rows.column_names).aggregate([]).select(rows.column_names)
-    return AdoptedFiles(distinct.sort_by([(name, "ascending") for name in rows.column_names])), tuple(notes)
+    return adopted, tuple(notes)
 
 
 def read_adopted_files(context: RunContext, storage_name: str) -> AdoptedFiles:
@@ -87,7 +155,7 @@ def read_adopted_files(context: RunContext, storage_name: str) -> AdoptedFiles:
 
 
 def _read(context: RunContext, swept: PublishedTable) -> AdoptedFiles:
-    return AdoptedFiles(read_parts(context.state.files, swept.paths(ADOPTED_SIDE), ADOPTED_FILES))
+    return AdoptedFiles.of_parts(context.state.files, swept.path, swept.parts(ADOPTED_SIDE))
 
 
 def _find_named(
@@ -97,8 +165,9 @@ def _find_named(
     found: DroppedPrefixes,
     live: LiveSet,
     tables: dict[str, int],
-) -> pa.Table:
-    """Find files that a lake's tables named outside their own claims, as rows of `ADOPTED_FILES`.
+    run: TableRun,
+) -> AdoptedFiles:
+    """Find files that a lake's tables named outside their own claims.
 
     Raises:
         StateError: If the live set cannot be read.
@@ -107,16 +176,13 @@ def _find_named(
     numbers = pa.array(list(tables.values()), pa.int64()).take(
         pc.index_in(witnesses.column("table_uuid"), pa.array(list(tables), pa.string()))
     )
-    position = [storage.name for storage in context.config.storages].index(storage_name)
+    position, files = [storage.name for storage in context.config.storages].index(storage_name), context.state.files
     find = FindAdopted(found, position, witnesses.column("witness").to_numpy(), numbers.to_numpy())
-    rows = pa.Table.from_batches([find.select(*_find_metadata(context, storage_name, found, live, tables.values()))])
+    task = WriteAdopted(find, files, run, live.lake)
+    parts = task.write([find.select(*_find_metadata(context, storage_name, found, live, tables.values()))])
     if witnesses.num_rows:
-        rows = pa.concat_tables([rows, live.run_on(spark, witnesses, find, _FOUND)])
-    uuids = pa.array([item.table.table_uuid for item in found.tables], pa.string()).take(rows.column("table").combine_chunks())
-    return pa.table(
-        {"lake": pa.repeat(pa.scalar(live.lake), rows.num_rows), "table_uuid": uuids, "key_hash": rows.column("key_hash")},
-        schema=ADOPTED_FILES,
-    )
+        parts += merge_written(live.run_on(spark, witnesses, task, PARTS).to_pylist()).side.get(ADOPTED_SIDE, ())
+    return AdoptedFiles.of_parts(files, run.path, parts)
 
 
 def _find_metadata(
@@ -185,3 +251,39 @@ class FindAdopted:
         is_wanted = self.found.is_outside(keys, tables) | self.found.find_shared(keys)
         hashes = xxhash64(keys.filter(pa.array(is_wanted)))
         return pa.RecordBatch.from_arrays([pa.array(tables[is_wanted], pa.int32()), pa.array(hashes)], schema=_FOUND)
+
+
+@dataclass(frozen=True)
+class WriteAdopted:
+    """Write what `find` finds to the side table of a run. Runs in executors.
+
+    Many manifests name the same file, so a task merges equal rows.
+    """
+
+    find: FindAdopted
+    files: Files
+    run: TableRun
+    lake: str
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield report_parts(self.write(self.find(batches)))
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> list[PartFile]:
+        """Write rows of `_FOUND` as rows of `ADOPTED_FILES`, and return the parts."""
+        rows, count = _FOUND.empty_table(), 0
+        for batch in batches:
+            rows = pa.concat_tables([rows, pa.Table.from_batches([batch])])
+            if rows.num_rows > count + max(count, MERGED_ROWS):
+                rows = _merge_equal(rows)
+                count = rows.num_rows
+        writer = PartWriter(self.files, self.run.path, ADOPTED_FILES, ADOPTED_SIDE)
+        uuids = pa.array([item.table.table_uuid for item in self.find.found.tables], pa.string())
+        for batch in _merge_equal(rows).to_batches():
+            lakes = pa.repeat(pa.scalar(self.lake), batch.num_rows)
+            columns = [lakes, uuids.take(batch.column("table")), batch.column("key_hash")]
+            writer.write(pa.RecordBatch.from_arrays(columns, schema=ADOPTED_FILES))
+        return writer.close()
+
+
+def _merge_equal(rows: pa.Table) -> pa.Table:
+    return rows.group_by(rows.column_names).aggregate([]).select(rows.column_names)

@@ -12,10 +12,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 from pyspark.sql import SparkSession
 
 from gc_assets.config.models import LakeConfig
@@ -25,7 +23,6 @@ from gc_assets.core.dropped_tables import (
     FORGET_AFTER,
     REPOSITORY,
     TABLE,
-    AdoptedFiles,
     DroppedPrefixes,
     DroppedTable,
     FormerFiles,
@@ -43,16 +40,16 @@ from gc_assets.core.hashing import xxhash64
 from gc_assets.core.phases import PURGE, QUARANTINE
 from gc_assets.core.plan import Unreadable
 from gc_assets.core.printable import show, to_message
-from gc_assets.core.sorted_hashes import is_in_sorted
 from gc_assets.engine.parquet_scan import ParquetScan
 from gc_assets.engine.run_context import RunContext
+from gc_assets.engine.stored_hashes import StoredHashes
 from gc_assets.engine.tables import MAX_SAMPLES, ROUTE, WrittenParts, spark_schema, write_parts
 from gc_assets.lakes.protocol import as_listing, as_repository
 from gc_assets.stages.mark.deleted_repositories import find_read_repository, identify, is_never_read
 from gc_assets.stages.records.dead_tables import dead_tables, read_table_id
 from gc_assets.stages.records.newest_sweeps import find_sweep, list_newest_sweeps
 from gc_assets.stages.records.set_aside import with_set_aside
-from gc_assets.stages.sweep.adopted_files import NO_ADOPTED_FILES, find_adopted_files
+from gc_assets.stages.sweep.adopted_files import NO_ADOPTED_FILES, AdoptedFiles, find_adopted_files
 from gc_assets.stages.sweep.claims import claims_of, collector_paths, effective_claims
 from gc_assets.stages.sweep.foreign_files import FOREIGN, ForeignFinder
 from gc_assets.stages.sweep.foreign_metadata import StoragePrefix, directory_of
@@ -214,7 +211,7 @@ class DroppedTables:
 
     def find_files(self, foreign: ForeignFinder | None, rules: ForeignRules) -> DroppedFinder | None:
         """Return the task that finds files of dropped tables, or None if no such file can exist."""
-        if not (self.tables or self.adopted.rows.num_rows):
+        if not (self.tables or self.adopted.rows):
             return None
         return DroppedFinder.of(self.prefixes, foreign, rules, self.adopted)
 
@@ -230,10 +227,7 @@ class DroppedTables:
             return {}
         files = context.state.files
         written = {DROPPED_TABLES_SIDE: tuple(write_parts(memory_table(rows), run, files, DROPPED_TABLES_SIDE))}
-        if not self.adopted.rows.num_rows:
-            return written
-        adopted = self.adopted.select((row["lake"], row["table_uuid"]) for row in rows).rows
-        return {**written, ADOPTED_SIDE: tuple(write_parts(adopted, run, files, ADOPTED_SIDE))}
+        return {**written, ADOPTED_SIDE: self.adopted.write(files, run, ((row["lake"], row["table_uuid"]) for row in rows))}
 
 
 def _summarize(item: DroppedTable) -> DroppedTableSummary:
@@ -291,21 +285,26 @@ def find_dropped_tables(
     refs: Sequence[PublishedTable],
     live: Sequence[PublishedTable],
     listing: Listing,
+    run: TableRun,
 ) -> DroppedTables:
-    """Determine which tables to remember after this run, and the states of dropped tables."""
+    """Determine which tables to remember after this run, and the states of dropped tables.
+
+    Args:
+        run: The run of `orphan_files`, to which tasks write the files that dropped tables adopted.
+    """
     claims, _ = effective_claims(context, storage_name, [*refs, *live])
     remembered, lakes = update_memory(context, storage_name, claims, refs)
     gone = [item for item in remembered if item.gone_since is not None]
     read = {(table.lake, table.table_uuid) for lake in lakes for table in lake.tables}
     unread = {(item.lake, item.table_uuid) for item in remembered} - read
     if not gone:
-        adopted, notes = find_adopted_files(spark, context, storage_name, _NOTHING, (), unread)
+        adopted, notes = find_adopted_files(spark, context, storage_name, _NOTHING, (), unread, run)
         return DroppedTables(tuple(remembered), adopted=adopted, notes=notes)
     present, of_lakes = _present_prefixes(context, storage_name, claims)
     bare = DroppedPrefixes(tuple(map(DroppedTable, gone)), present, of_lakes)
     times = {lake.lake: lake.waits_from for lake in lakes}
     missed = [number for number, item in enumerate(gone) if item.noun == TABLE and item.gone_since == times.get(item.lake)]
-    adopted, notes = find_adopted_files(spark, context, storage_name, bare, missed, unread)
+    adopted, notes = find_adopted_files(spark, context, storage_name, bare, missed, unread, run)
     accepted = _accepted_times(context, storage_name, gone)
     tables = tuple(
         replace(item, accepted_at=accepted.get(index), shares_location=all(map(bare.is_shared, item.table.prefixes)))
@@ -691,14 +690,14 @@ class DroppedFinder:
         found: The dropped tables.
         foreign: Finds foreign files among the candidates, or None.
         rules: Foreign-file rules for the files of dropped tables.
-        adopted: Sorted hashes of files adopted by tables that are not due.
+        adopted: Files adopted by tables that are not due.
         present_ages: Ages of the claims of current tables.
     """
 
     found: DroppedPrefixes
     foreign: ForeignFinder | None
     rules: ForeignRules
-    adopted: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    adopted: StoredHashes | None = None
     present_ages: ClaimAges = field(default_factory=ClaimAges)
 
     @classmethod
@@ -749,7 +748,7 @@ class DroppedFinder:
 
     def find_adopted(self, keys: pa.Array) -> pa.Array:
         """Return a mask of the files adopted by a table that is not due."""
-        return pa.array(is_in_sorted(xxhash64(keys), self.adopted)) if len(self.adopted) else pa.repeat(False, len(keys))
+        return pa.repeat(False, len(keys)) if self.adopted is None else pa.array(self.adopted.contains(xxhash64(keys)))
 
     def find_older(self, index: pa.Array, keys: pa.Array, modified: pa.Array) -> pa.Array:
         """Return a mask of the files that no listed table wrote, because they are older than all

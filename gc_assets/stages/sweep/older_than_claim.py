@@ -10,13 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 from pyspark.sql import SparkSession
 
 from gc_assets.core.foreign import NEW_CLAIM, KeyHashes
@@ -24,12 +22,12 @@ from gc_assets.core.hashing import xxhash64
 from gc_assets.core.sorted_hashes import is_in_sorted, sort_distinct
 from gc_assets.engine.parquet_scan import ParquetScan
 from gc_assets.engine.run_context import RunContext
+from gc_assets.engine.stored_hashes import StoredHashes
 from gc_assets.engine.tables import WrittenParts, collect_arrow, spark_schema
 from gc_assets.engine.tasks import table_fits_in_process
 from gc_assets.stages.sweep.table_memory import find_accepted_sweep
 from gc_assets.state.files import Files
 from gc_assets.state.journal import TableRun
-from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import ORPHAN_FILES
 from gc_assets.state.side_tables import OLDER_THAN_CLAIM, OLDER_THAN_CLAIM_SIDE
 
@@ -37,28 +35,13 @@ _DECIDED: Final = pa.schema([ORPHAN_FILES.schema.field(name) for name in ("key",
 _CHANGES: Final = pa.schema([("key_hash", pa.int64()), ("is_older", pa.bool_())])
 
 
-@dataclass(frozen=True)
-class OlderFiles:
-    """The hashes of the remembered files. Only paths are pickled."""
-
-    files: Files
-    paths: tuple[str, ...]
-
-    def read(self) -> NDArray[np.int64]:
-        """Return the sorted hashes."""
-        return _read_hashes(self.files, self.paths)
-
-
-@lru_cache(maxsize=2)
-def _read_hashes(files: Files, paths: tuple[str, ...]) -> NDArray[np.int64]:
-    return sort_distinct(read_parts(files, list(paths), OLDER_THAN_CLAIM).column("key_hash").to_numpy())
-
-
-def read_older_files(context: RunContext, storage_name: str) -> OlderFiles | None:
+def read_older_files(context: RunContext, storage_name: str) -> StoredHashes | None:
     """Return files that the last accepted run remembered as older than their claim, or None."""
     swept = find_accepted_sweep(context, storage_name)
-    paths = () if swept is None else tuple(swept.paths(OLDER_THAN_CLAIM_SIDE))
-    return OlderFiles(context.state.files, paths) if paths else None
+    parts = () if swept is None else swept.parts(OLDER_THAN_CLAIM_SIDE)
+    if swept is None or not parts:
+        return None
+    return StoredHashes(ParquetScan.of(context.state.files, OLDER_THAN_CLAIM, swept.path, parts), sum(part.rows for part in parts))
 
 
 def update_older_files(spark: SparkSession, remembered: KeyHashes | None, written: WrittenParts, run: TableRun, files: Files) -> pa.Table:
@@ -68,7 +51,7 @@ def update_older_files(spark: SparkSession, remembered: KeyHashes | None, writte
         remembered: The files that the last accepted run remembered.
         written: The parts of `orphan_files` that the sweep has written.
     """
-    known = np.empty(0, np.int64) if remembered is None else remembered.read()
+    known = np.empty(0, np.int64) if remembered is None else remembered.read_sorted()
     if written.rows and (remembered is not None or any(rule == NEW_CLAIM for *_, rule in written.totals)):
         scan, task = ParquetScan.of(files, _DECIDED, run.path, written.parts), _FindChanges(remembered)
         if table_fits_in_process(spark, written.rows, len(scan.paths)):
@@ -97,5 +80,5 @@ class _FindChanges:
             is_older = pc.fill_null(pc.equal(rule, NEW_CLAIM), False)
             is_wanted = is_older
             if self.remembered is not None:
-                is_wanted = pc.or_(is_older, pc.and_(pa.array(is_in_sorted(hashes, self.remembered.read())), pc.is_null(rule)))
+                is_wanted = pc.or_(is_older, pc.and_(pa.array(self.remembered.contains(hashes)), pc.is_null(rule)))
             yield pa.RecordBatch.from_arrays([pa.array(hashes), is_older], schema=_CHANGES).filter(is_wanted)

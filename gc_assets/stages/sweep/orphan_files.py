@@ -209,7 +209,7 @@ def orphan_files(spark: SparkSession, context: RunContext, storage_name: str) ->
     """
     sweep = _Sweep.of(spark, context, storage_name)
     run = start_run(context, storage_name, ORPHAN_FILES)
-    dropped = find_dropped_tables(spark, context, storage_name, sweep.refs, sweep.live, sweep.listing)
+    dropped = find_dropped_tables(spark, context, storage_name, sweep.refs, sweep.live, sweep.listing, run)
     claims = claims_of(context, storage_name, [*sweep.refs, *sweep.live], dropped.claims)
     rules = foreign_rules(context, storage_name, claims, [*sweep.refs, *sweep.live], [item.table for item in dropped.tables])
     probed = _probe_inventory(spark, sweep, rules, run, dropped)

@@ -1,0 +1,73 @@
+"""Look up hashes of keys in tables of the state, without holding many of them in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from gc_assets.core.sorted_hashes import HashSet, is_in_sorted, sort_distinct
+from gc_assets.engine.parquet_scan import ParquetScan
+
+# A process keeps sets of up to this size, with 8 bytes per hash. Larger ones are read part by part
+# for each lookup.
+MAX_KEPT_HASHES: Final = 16_000_000
+
+
+class RowSelection(Protocol):
+    """Selects rows. Picklable and hashable."""
+
+    def find_rows(self, rows: pa.RecordBatch) -> pa.Array:
+        """Return a mask of the selected rows."""
+        ...
+
+
+@dataclass(frozen=True)
+class StoredHashes:
+    """A set of hashes of keys in the state. Only paths are pickled.
+
+    Attributes:
+        scan: The parts, with the column key_hash and those that the selection needs.
+        rows: Number of rows in these parts.
+        selection: Selects the rows that count, or None if all do.
+    """
+
+    scan: ParquetScan
+    rows: int
+    selection: RowSelection | None = None
+
+    def contains(self, hashes: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return a mask of the hashes that are in the set."""
+        if self.rows <= MAX_KEPT_HASHES:
+            return is_in_sorted(hashes, _read_sorted(self))
+        wanted = HashSet(hashes)
+        is_found = np.zeros(len(wanted.hashes), bool)
+        for batch in self.scan.read_batches():
+            rows, found = wanted.find(batch.column("key_hash").to_numpy())
+            is_found[found[self._is_selected(batch.take(pa.array(rows)))]] = True
+        return is_in_sorted(hashes, wanted.hashes[is_found])
+
+    def read(self) -> Iterator[NDArray[np.int64]]:
+        """Yield all hashes. Their order is undefined, and they may repeat."""
+        for batch in self.scan.read_batches():
+            yield batch.column("key_hash").to_numpy()[self._is_selected(batch)]
+
+    def _is_selected(self, rows: pa.RecordBatch) -> NDArray[np.bool_]:
+        if self.selection is None:
+            return np.ones(rows.num_rows, bool)
+        return pc.fill_null(self.selection.find_rows(rows), False).to_numpy(zero_copy_only=False)
+
+    def read_sorted(self) -> NDArray[np.int64]:
+        """Read all hashes into memory, sorted and without duplicates."""
+        return sort_distinct(np.concatenate([np.empty(0, np.int64), *self.read()]))
+
+
+@lru_cache(maxsize=2)
+def _read_sorted(stored: StoredHashes) -> NDArray[np.int64]:
+    return stored.read_sorted()

@@ -1,0 +1,74 @@
+"""Hashes in the state are looked up with the same result, whether a process keeps them or not."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from gc_assets.engine import stored_hashes
+from gc_assets.engine.parquet_scan import ParquetScan
+from gc_assets.engine.stored_hashes import StoredHashes
+from gc_assets.engine.tables import write_parts
+from gc_assets.state.files import Files
+from gc_assets.state.journal import TableRun
+
+SCHEMA = pa.schema([("name", pa.string()), ("key_hash", pa.int64())])
+
+
+@dataclass(frozen=True)
+class NameSelection:
+    name: str
+
+    def find_rows(self, rows: pa.RecordBatch) -> pa.Array:
+        return pc.equal(rows.column("name"), self.name)
+
+
+def store(root: Path, *parts: dict[str, list[int]], **options: Any) -> StoredHashes:
+    """Store one part for each mapping of a name to hashes."""
+    files, run = Files(str(root)), TableRun("lake", "orphan_files", date(2026, 1, 1), "run")
+    written = list[Any]()
+    for part in parts:
+        rows = [{"name": name, "key_hash": key_hash} for name, hashes in part.items() for key_hash in hashes]
+        written += write_parts(pa.Table.from_pylist(rows, SCHEMA), run, files, "_side")
+    return StoredHashes(ParquetScan.of(files, SCHEMA, run.path, written), sum(part.rows for part in written), **options)
+
+
+@pytest.fixture(params=[0, 10**6], ids=["read for each lookup", "kept"])
+def _kept(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored_hashes, "MAX_KEPT_HASHES", request.param)
+
+
+@pytest.mark.usefixtures("_kept")
+def test_hashes_of_all_parts_are_found(tmp_path: Path) -> None:
+    random = np.random.default_rng(1)
+    known, others = random.integers(-(2**63), 2**63 - 1, (2, 2000))
+    hashes = store(tmp_path, {"a": known[:1500].tolist()}, {"a": known[1000:].tolist()})
+    wanted = random.permutation(np.concatenate([known, others, known[:10]]))
+    found = pickle.loads(pickle.dumps(hashes)).contains(wanted)  # noqa: S301  (bytes made on this line)
+    assert found.tolist() == np.isin(wanted, known).tolist()
+    assert hashes.contains(np.empty(0, np.int64)).tolist() == []
+    assert hashes.read_sorted().tolist() == sorted(known.tolist())
+
+
+@pytest.mark.usefixtures("_kept")
+def test_only_selected_rows_count(tmp_path: Path) -> None:
+    hashes = store(tmp_path, {"a": [1, 2], "b": [2, 3]}, {"b": [4]}, selection=NameSelection("b"))
+    assert hashes.contains(np.array([1, 2, 3, 4, 5])).tolist() == [False, True, True, True, False]
+    assert hashes.read_sorted().tolist() == [2, 3, 4]
+
+
+@pytest.mark.parametrize("most, readings", [(0, 3), (3, 1)], ids=["large", "small"])
+def test_only_a_small_set_is_kept_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, readings: int) -> None:
+    monkeypatch.setattr(stored_hashes, "MAX_KEPT_HASHES", most)
+    hashes, read, found = store(tmp_path, {"a": [1, 2, 3]}), ParquetScan.read_batches, list[ParquetScan]()
+    monkeypatch.setattr(ParquetScan, "read_batches", lambda self: (found.append(self), read(self))[1])
+    assert [hashes.contains(np.array([wanted])).tolist() for wanted in (1, 4, 3)] == [[True], [False], [True]]
+    assert len(found) == readings
