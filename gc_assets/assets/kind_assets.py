@@ -9,7 +9,7 @@ from typing import Any, Final
 from gc_assets.assets.asset_step import AssetStep, LakeConfig
 from gc_assets.assets.figures import Figures
 from gc_assets.assets.markdown import escape_markdown
-from gc_assets.assets.results import StepOutput
+from gc_assets.assets.results import StepOutput, count_rows
 from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.kind import KindTable
 from gc_assets.lakes.kinds import all_tables, kind_of
@@ -44,7 +44,7 @@ def _build_step(kind_table: KindTable, kind_tables: Sequence[KindTable]) -> Asse
     """
     is_last = not any(kind_table.table.name == table.name for other in kind_tables for table in other.after)
     return AssetStep(
-        outputs=(OUTPUTS.get(kind_table.table.name, StepOutput(kind_table.table, _rows)),),
+        outputs=(OUTPUTS.get(kind_table.table.name, StepOutput(kind_table.table, count_rows("rows"))),),
         inputs=kind_table.after,
         stage=partial(_run_stage, kind_table),
         spark=needs_spark(kind_table),
@@ -54,10 +54,6 @@ def _build_step(kind_table: KindTable, kind_tables: Sequence[KindTable]) -> Asse
 
 def _run_stage(kind_table: KindTable, spark: Any, context: RunContext, lake_name: str) -> object:
     return make_kind_table(spark, context, lake_name, kind_table)
-
-
-def _rows(published: PublishedTable) -> Figures:
-    return {"rows": published.receipt.rows}
 
 
 def _snapshot_figures(published: PublishedTable) -> Figures:

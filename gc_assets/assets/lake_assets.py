@@ -15,7 +15,7 @@ from gc_assets.assets.figures import Figures
 from gc_assets.assets.kind_assets import kind_steps
 from gc_assets.assets.markdown import amounts_table, escape_markdown
 from gc_assets.assets.names import asset_key
-from gc_assets.assets.results import StepOutput
+from gc_assets.assets.results import StepOutput, count_rows
 from gc_assets.assets.sources import source_key
 from gc_assets.config.models import Config
 from gc_assets.core.rehearsals import REHEARSAL
@@ -101,10 +101,6 @@ def _policy_figures(published: PublishedTable) -> Figures:
     return {"rules": published.summary(PolicyTableSummary).rules}
 
 
-def _rule_figures(published: PublishedTable) -> Figures:
-    return {"rules": published.receipt.rows}
-
-
 def _ref_figures(published: PublishedTable) -> Figures:
     summary = published.summary(LakeRefsSummary)
     return {"refs": published.receipt.rows, "claimed_prefixes": summary.claims, "pinned_files": summary.pinned}
@@ -120,21 +116,9 @@ def _freeze_report(_: RunContext, published: PublishedTable) -> str:
     return "\n\n".join(lines + [f"- {escape_markdown(note)}" for note in summary.notes])
 
 
-def _graph_figures(published: PublishedTable) -> Figures:
-    return {"commits": published.receipt.rows}
-
-
 def _state_figures(published: PublishedTable) -> Figures:
     summary = published.summary(ReachableSnapshotsSummary)
     return {f"{state}_commits": getattr(summary, state) for state in (RETAINED, EXPIRED, DANGLING)}
-
-
-def _edit_figures(published: PublishedTable) -> Figures:
-    return {"expiry_actions": published.receipt.rows}
-
-
-def _content_figures(published: PublishedTable) -> Figures:
-    return {"live_contents": published.receipt.rows}
 
 
 def _entry_figures(published: PublishedTable) -> Figures:
@@ -184,7 +168,7 @@ LAKE_STEPS: Final = (
         spark=False,
     ),
     AssetStep(
-        outputs=(StepOutput(CURRENT_RULES, _rule_figures),),
+        outputs=(StepOutput(CURRENT_RULES, count_rows("rules")),),
         inputs=(POLICY_TABLE,),
         stage=without_spark(current_rules),
         spark=False,
@@ -197,15 +181,15 @@ LAKE_STEPS: Final = (
         reads_lake=True,
     ),
     AssetStep(
-        outputs=(StepOutput(COMMIT_GRAPH, _graph_figures),),
+        outputs=(StepOutput(COMMIT_GRAPH, count_rows("commits")),),
         inputs=(LAKE_REFS,),
         stage=commit_graph,
     ),
     AssetStep(
         outputs=(
             StepOutput(REACHABLE_SNAPSHOTS, _state_figures, history_markdown),
-            StepOutput(EXPIRY_PLAN, _edit_figures, expiry_markdown),
-            StepOutput(LIVE_CONTENTS, _content_figures),
+            StepOutput(EXPIRY_PLAN, count_rows("expiry_actions"), expiry_markdown),
+            StepOutput(LIVE_CONTENTS, count_rows("live_contents")),
         ),
         inputs=(COMMIT_GRAPH, CURRENT_RULES),
         stage=reachable_snapshots,

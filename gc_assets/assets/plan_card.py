@@ -22,6 +22,7 @@ from gc_assets.assets.page_actions import (
 )
 from gc_assets.config.models import Config
 from gc_assets.core.gate_messages import without_override
+from gc_assets.core.moments import format_minute
 from gc_assets.core.outcomes import describe_not_done
 from gc_assets.core.phases import PURGE, QUARANTINE, RESTORE
 from gc_assets.core.plan import GateResult, PlanHeader, Unreadable
@@ -72,7 +73,7 @@ def _lines(plan: StoredPlan, config: Config, now: datetime, tables: Sequence[Tab
     status = plan.status_at(now) if header.has_work or header.failed_gates else "nothing to do"
     title = f"Plan `{header.plan_id[:SHORT_ID]}` of {header.run_date}: **{status}**"
     # The time is shown because the tab Overview keeps the card of the run, which may be outdated.
-    yield from (mark_rehearsal(title, header.rehearsal) + "\\", f"as of {_minute(now)}", "")
+    yield from (mark_rehearsal(title, header.rehearsal) + "\\", f"as of {format_minute(now)}", "")
     yield from _amounts(shown)
     yield ""
     yield from map(_wrap, [*_items(plan, config, tables, detail), *_gates(plan, config, detail)])
@@ -134,7 +135,7 @@ def _decision(plan: StoredPlan, config: Config, status: str, now: datetime, deta
             yield _wrap(f"{approved}. {nothing_to_apply(header)}")
             return
         yield _wrap(approved)
-        yield _wrap(f"**Apply before** {_minute(header.apply_before)}: {apply_action(config, header, short=detail == _SHORT)}")
+        yield _wrap(f"**Apply before** {format_minute(header.apply_before)}: {apply_action(config, header, short=detail == _SHORT)}")
         if detail == _FULL:
             yield from _yaml(apply_config(config, header))
     elif status in {"applied", PARTIALLY_APPLIED, UNFINISHED} and detail != _SHORT:
@@ -150,9 +151,9 @@ def _approval(header: PlanHeader, config: Config, now: datetime, detail: int) ->
     if not all(gate.overridable for gate in header.failed_gates):
         yield _wrap("**Cannot be approved**. Fix the causes, then launch the job `run`")
     elif now >= header.approve_before:
-        yield _wrap(f"**Cannot be approved** since {_minute(header.approve_before)}. Launch the job `run` for a new plan")
+        yield _wrap(f"**Cannot be approved** since {format_minute(header.approve_before)}. Launch the job `run` for a new plan")
     else:
-        before = f"**Approve before** {_minute(header.approve_before)}"
+        before = f"**Approve before** {format_minute(header.approve_before)}"
         if detail == _FULL and header.failed_gates and "approve" in config.page_may:
             yield _wrap(f"{before}, in spite of the refusal: {CHOOSE_PLAN}, and complete the configuration to this, with your name as `by`")
             yield from _yaml(approve_config(header))
@@ -220,10 +221,6 @@ def _irreversible(header: PlanHeader, config: Config, *, short: bool) -> str:
 def _wrap(line: str) -> str:
     """Format a line as a wrapped list item."""
     return f"- {wrap_markdown(line, '  ')}"
-
-
-def _minute(moment: datetime) -> str:
-    return f"{moment:%Y-%m-%d %H:%M} UTC"
 
 
 def _cut(name: str) -> str:

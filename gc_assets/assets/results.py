@@ -56,6 +56,11 @@ class StepOutput:
     extra_metadata: MetadataReader | None = None
 
 
+def count_rows(name: str) -> Callable[[PublishedTable], Figures]:
+    """Return a function that reports the number of rows under this name."""
+    return lambda published: {name: published.receipt.rows}
+
+
 def build_result(
     context: RunContext, group: str, output: StepOutput, checks: Sequence[Check], extra: Mapping[str, Any] | None = None
 ) -> dg.MaterializeResult:

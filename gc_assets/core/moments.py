@@ -54,3 +54,8 @@ def to_utc(moment: datetime) -> datetime:
 def format_time(moment: datetime) -> str:
     """Format a time for messages, such as `2026-11-26 06:48Z`."""
     return f"{to_utc(moment):%Y-%m-%d %H:%M}Z"
+
+
+def format_minute(moment: datetime) -> str:
+    """Format a time in UTC for people, such as `2026-11-26 06:48 UTC`."""
+    return f"{moment:%Y-%m-%d %H:%M} UTC"

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, get_args
 
 from gc_assets.core.commands import command
 from gc_assets.core.gate_messages import message_of
+from gc_assets.core.moments import format_minute
 from gc_assets.core.plan import Amount, PlanHeader, PlanSummary, Unreadable
 from gc_assets.core.rehearsals import mark_rehearsal
 from gc_assets.core.units import count_of, format_bytes
@@ -174,7 +175,9 @@ def _storage_notifications(summary: StorageSummary, now: datetime) -> Iterator[N
     yield from (_applied_notification(applied) for applied in summary.applied)
     for waiting in summary.approved:
         if now >= waiting.apply_before - ENDS_SOON:
-            title = f"{waiting.storage}: plan {_short(waiting)} is approved and must be applied before {_minute(waiting.apply_before)}"
+            title = (
+                f"{waiting.storage}: plan {_short(waiting)} is approved and must be applied before {format_minute(waiting.apply_before)}"
+            )
             text = "It has not been applied. After that time, a new plan and a new approval are needed."
             yield _plan_notification(waiting, "approval_ends", title, text, "/apply")
     for failed in summary.failed:
@@ -194,13 +197,13 @@ def _plan_notifications(last: LastRun, now: datetime) -> Iterator[Notification]:
     if last.status != "ready" or not header.has_work:
         return
     missing = f"It is {last.missing}.\n" if last.missing is not None else ""
-    next_step = f"{missing}{command('approve', _short(header), by='WHO')}   (before {_minute(header.approve_before)})"
+    next_step = f"{missing}{command('approve', _short(header), by='WHO')}   (before {format_minute(header.approve_before)})"
     yield _plan_notification(
         header, "plan_ready", f"{plan} waits for approval: {_amounts(header)}", "\n".join([*last.reversibility, next_step])
     )
     if now >= header.approve_before - ENDS_SOON:
         yield _plan_notification(
-            header, "approval_ends", f"{plan} must be approved before {_minute(header.approve_before)}", next_step, "/approve"
+            header, "approval_ends", f"{plan} must be approved before {format_minute(header.approve_before)}", next_step, "/approve"
         )
 
 
@@ -211,7 +214,7 @@ def _applied_notification(applied: AppliedPlan) -> Notification:
     """
     header = applied.header
     plan, amounts = f"{header.storage}: plan {_short(header)} of {header.run_date}", _amounts(header) or "nothing was changed"
-    title = f"{plan} was {applied.status} at {_minute(applied.finished_at)}: {amounts}"
+    title = f"{plan} was {applied.status} at {format_minute(applied.finished_at)}: {amounts}"
     lines = [f"Approved by {applied.approved_by}."] if applied.approved_by else []
     lines += [f"Not done: {applied.not_done}."] if applied.not_done else []
     return _plan_notification(header, "plan_applied", title, "\n".join([*lines, *applied.reversibility]))
@@ -219,7 +222,7 @@ def _applied_notification(applied: AppliedPlan) -> Notification:
 
 def _unreadable_notification(storage: str, item: Unreadable) -> Notification:
     name = f"{item.lake}/table_unreadable/{item.table_uuid or item.table_name or ''}/{item.since.isoformat()}"
-    title = f"{item.name} has been unreadable since {_minute(item.since)}"
+    title = f"{item.name} has been unreadable since {format_minute(item.since)}"
     return Notification("table_unreadable", name, title, item.message, storage=storage, lake=item.lake)
 
 
@@ -229,7 +232,8 @@ def _missed_run(header: PlanHeader, now: datetime) -> Iterator[Notification]:
         return
     missed: date = header.run_date + count * RUN_INTERVAL
     title = f"{header.storage}: no run since {header.run_date}, {count:,} missed"
-    text = f"The last plan was made at {_minute(header.created_at)}. See the scheduled runs in Dagster, or start one with `gc-assets run`."
+    made_at = format_minute(header.created_at)
+    text = f"The last plan was made at {made_at}. See the scheduled runs in Dagster, or start one with `gc-assets run`."
     yield Notification("run_missed", f"{header.storage}/run_missed/{missed}", title, text, storage=header.storage)
 
 
@@ -250,10 +254,6 @@ def _amounts(header: PlanHeader) -> str:
 
 def _short(plan: PlanHeader | PlanSummary) -> str:
     return plan.plan_id[:12]
-
-
-def _minute(moment: datetime) -> str:
-    return f"{moment:%Y-%m-%d %H:%M} UTC"
 
 
 def _blank_unprintable(text: str, keep: str = "") -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
+from gc_assets.core.moments import format_minute
 from gc_assets.core.printable import escape
 from gc_assets.core.units import count_of, format_bytes, format_usd
 from gc_assets.report.drawing import Drawing, history_svg
@@ -40,7 +40,7 @@ def _template() -> Template:
         "count": lambda number: f"{number:,}",
         "count_of": count_of,
         "size": format_bytes,
-        "when": _when,
+        "when": format_minute,
         "usd": format_usd,
         "delta": _delta,
         "bars": build_bars,
@@ -54,10 +54,6 @@ def _template() -> Template:
 def _finalize(value: object) -> object:
     """Escape control characters. Drawings are already escaped markup and stay unchanged."""
     return escape(value, keep="\n\t") if isinstance(value, str) and not isinstance(value, Markup) else value
-
-
-def _when(moment: datetime) -> str:
-    return f"{moment:%Y-%m-%d %H:%M} UTC"
 
 
 def _delta(change: Change) -> str:
