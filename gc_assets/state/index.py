@@ -60,6 +60,7 @@ class IndexEntry(RenamedKeys, StrictModel):
     is_published: bool
     summary: dict[str, Any] = Field(default_factory=dict[str, Any])
     parts: tuple[Part, ...] = ()
+    sequence_number: int = 0
 
     facts = RenamedAttribute("summary")
     is_there = RenamedAttribute("is_published")
@@ -139,6 +140,7 @@ def make_entry(receipt: Receipt, sha256: str, *, is_there: bool) -> IndexEntry:
         is_published=is_there,
         summary=_index_summary(receipt),
         parts=tuple(Part(name=part.name, rows=part.rows, size_bytes=part.size_bytes) for part in parts if part.rows),
+        sequence_number=receipt.sequence_number,
     )
 
 

@@ -17,7 +17,7 @@ import hashlib
 import json
 import logging
 import uuid
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Final, TypeVar
@@ -135,17 +135,18 @@ class State:
         ]
         if wrong:
             raise StateError(f"{run.group}/{run.asset} of {run.run_date} is incomplete and was not published: " + "; ".join(wrong))
-        content = receipt.model_dump_json(indent=1).encode()
         self._check_parts(run.path, receipt, listed)
-        sha256 = hashlib.sha256(content).hexdigest()
-        index = self._add_entry(run, make_entry(receipt, sha256, is_there=False))
+        receipt, index = self._add_receipt(run, receipt)
+        content = _format(receipt)
+        sha256 = index.entries[run.run_id].receipt_sha256
         self.files.replace(f"{run.path}/{RECEIPT}", content)
         pointer = json.dumps({"run_id": run.run_id, "receipt_sha256": sha256}).encode()
         is_first = not any(other.run_date == run.run_date for other in index.entries.values() if other.run_id != run.run_id)
         # The replacement is conditional, so that a delayed put does not undo a newer publication.
         partition = partition_path(run.group, run.asset, run.run_date)
         self.files.change(f"{partition}/{CURRENT}", lambda _: pointer, ABSENT if is_first else None)
-        index = self._add_entry(run, make_entry(receipt, sha256, is_there=True), index)
+        entry = make_entry(receipt, sha256, is_there=True)
+        index = self._add_entry(run, lambda _: entry, index)
         if run.asset in COMPACTED_TABLES and receipt.parts:
             self.compact(run.group, run.asset, index.entries)
         return PublishedTable(run.path, receipt)
@@ -270,6 +271,16 @@ class State:
                     return found
         return None
 
+    def is_overtaken(self, table: PublishedTable) -> bool:
+        """Check whether a table of an earlier run date was published later, on that date.
+
+        If so, the clock of one of the two hosts was wrong, and the table may be older than its run
+        date. Historical runs, which are made after their run date, are ignored.
+        """
+        receipt = table.receipt
+        later = (run for run in self.history(receipt.group, receipt.asset) if run.entry.sequence_number > receipt.sequence_number)
+        return any(run.run_date < receipt.run_date and run.entry.created_at.date() == run.run_date for run in later)
+
     def verify(self, table: PublishedTable) -> None:
         """Read all parts of a table and verify their SHA-256.
 
@@ -369,11 +380,31 @@ class State:
                 changed.append(index.path)
         return changed
 
-    def _add_entry(self, run: TableRun, entry: IndexEntry, seen: IndexContent | None = None) -> IndexContent:
-        """Add or replace the entry of a run, and update entries of runs published since."""
+    def _add_receipt(self, run: TableRun, receipt: Receipt) -> tuple[Receipt, IndexContent]:
+        """Give a receipt the next sequence number, and add its run to the index.
+
+        The index is replaced conditionally, so concurrent publications get different numbers.
+        """
+        numbered = receipt
+
+        def make_next(entries: Entries) -> IndexEntry:
+            nonlocal numbered
+            last = max((entry.sequence_number for entry in entries.values()), default=0)
+            numbered = receipt.model_copy(update={"sequence_number": last + 1})
+            return make_entry(numbered, hashlib.sha256(_format(numbered)).hexdigest(), is_there=False)
+
+        index = self._add_entry(run, make_next)
+        return numbered, index
+
+    def _add_entry(self, run: TableRun, make: Callable[[Entries], IndexEntry], seen: IndexContent | None = None) -> IndexContent:
+        """Add or replace the entry of a run, and update entries of runs published since.
+
+        Args:
+            make: Makes the entry from the current entries.
+        """
 
         def with_entry(entries: Entries) -> Entries:
-            return {**{run_id: self._settle_entry(run, other) for run_id, other in entries.items()}, entry.run_id: entry}
+            return {**{run_id: self._settle_entry(run, other) for run_id, other in entries.items()}, run.run_id: make(entries)}
 
         index = Index(self.files, f"{run.group}/{run.asset}/{INDEX}")
         return index.change(with_entry, lambda: self._from_receipts(run.group, run.asset), seen)
@@ -545,6 +576,10 @@ class State:
         for path in old:
             self.files.delete_directory(path)
         return old
+
+
+def _format(receipt: Receipt) -> bytes:
+    return receipt.model_dump_json(indent=1).encode()
 
 
 def _start_time(run_id: str) -> float | None:

@@ -41,6 +41,8 @@ class Receipt(RenamedKeys, StrictModel):
         balances: Checks for completeness.
         summary: Statistics of the stage, see `summaries.py`.
         unsafe: Safety limits that the environment has lowered.
+        sequence_number: The position among all publications of the table, in the order in which
+            they happened, whatever the clocks of hosts were. 0 before release 0.4.
     """
 
     RENAMED: ClassVar = {"facts": "summary"}
@@ -60,6 +62,7 @@ class Receipt(RenamedKeys, StrictModel):
     balances: tuple[Balance, ...] = ()
     summary: dict[str, Any] = Field(default_factory=dict[str, Any])
     unsafe: tuple[str, ...] = ()
+    sequence_number: int = 0
 
     facts = RenamedAttribute("summary")
 
@@ -67,6 +70,11 @@ class Receipt(RenamedKeys, StrictModel):
     def owner(self) -> str:
         """The lake or storage that owns the table, also for tables of a verification mark."""
         return self.group.rpartition("/")[2]
+
+    @property
+    def order(self) -> tuple[int, datetime]:
+        """Sort key for the publications of one table, of which releases before 0.4 know the time."""
+        return self.sequence_number, self.created_at
 
     @property
     def parts(self) -> tuple[PartFile, ...]:

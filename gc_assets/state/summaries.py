@@ -567,20 +567,30 @@ class OrphanFilesSummary(Summary):
 
 
 class DeletionPlanSummary(Summary):
+    """Summary of `deletion_plan`.
+
+    Attributes:
+        generation: The number of run dates that the run builds on, see `newest_sweeps`. 0 before
+            release 0.4.
+    """
+
     TABLE: ClassVar = "deletion_plan"
 
     plan_id: str
     header: PlanHeader
+    generation: int = 0
 
 
 class PlanIndexSummary(IndexSummary):
     """The fields of a plan that lists show."""
 
     plan: PlanSummary
+    generation: int = 0
 
     @classmethod
     def of(cls, summary: Mapping[str, Any]) -> PlanIndexSummary:
-        return cls(plan=DeletionPlanSummary.model_validate(summary).header.summary)
+        plan = DeletionPlanSummary.model_validate(summary)
+        return cls(plan=plan.header.summary, generation=plan.generation)
 
 
 class DeletionLogSummary(Summary):

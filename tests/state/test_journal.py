@@ -94,6 +94,7 @@ def test_concurrent_publications_are_all_indexed(state: State) -> None:
     run_ids_made = {line for one in processes for line in one.communicate()[0].split()}
     assert len(run_ids_made) == 3 * each
     assert set(run_ids(state)) == run_ids_made
+    assert sorted(number_by_run(state).values()) == list(range(1, 3 * each + 1)), "no two have the same sequence number"
     assert state.find_index_errors() == []
 
 
@@ -125,6 +126,20 @@ def test_publication_after_lost_race_is_indexed(state: State, monkeypatch: pytes
     found = state.current("sales", "live_files", DAY)
     assert found is not None
     assert found.receipt.run_id == last, "the last to publish is the current one"
+
+
+def test_sequence_numbers_follow_publications_not_times(state: State) -> None:
+    ahead = publish_empty(state, day=DAY + timedelta(days=10), at=NOW + timedelta(days=10))
+    later = publish_empty(state)
+    assert number_by_run(state) == {ahead: 1, later: 2}
+    assert number_by_run(state) == {run.receipt.run_id: run.receipt.sequence_number for run in state.runs("sales", "live_files")}
+    state.files.delete(INDEX)
+    last = publish_empty(state)
+    assert number_by_run(state) == {ahead: 1, later: 2, last: 3}, "receipts contain the numbers, so a lost index does not matter"
+
+
+def number_by_run(state: State) -> dict[str, int]:
+    return {run.run_id: run.entry.sequence_number for run in state.history("sales", "live_files")}
 
 
 def test_outdated_index_does_not_block_publication(state: State) -> None:

@@ -71,7 +71,7 @@ def test_unpublished_run_is_invisible(state: State) -> None:
     assert current(state) is None
     assert list(state.runs("sales", "live_files")) == []
     state.publish(run, receipt(run, parts))
-    assert current(state) == PublishedTable(run.path, receipt(run, parts))
+    assert current(state) == PublishedTable(run.path, receipt(run, parts, sequence_number=1))
 
 
 def test_published_table_lists_its_parts(state: State) -> None:

@@ -62,6 +62,7 @@ from gc_assets.stages.records.accepted_runs import AcceptedRun, last_accepted_ru
 from gc_assets.stages.records.ledger import (
     LogReader,
 )
+from gc_assets.stages.records.newest_sweeps import next_generation
 from gc_assets.stages.records.plans import used_plan_ids
 from gc_assets.stages.sweep.link_aliases import planned_by_alias
 from gc_assets.stages.sweep.live_filter import live_count
@@ -154,7 +155,8 @@ def deletion_plan(spark: SparkSession, context: RunContext, storage_name: str) -
     written = replace(written, side={**written.side, **expiry.side, **aborted})
     header = _reuse_header(context, storage_name, header)
     state.files.replace(f"{run.path}/{HEADER}", header.model_dump_json(indent=1).encode())
-    summary = DeletionPlanSummary(plan_id=header.plan_id, header=header)
+    generation = next_generation(context, storage_name)
+    summary = DeletionPlanSummary(plan_id=header.plan_id, header=header, generation=generation)
     return publish(state, run, written, context.clock, inputs=inputs.tables, summary=summary, unsafe=context.unsafe)
 
 

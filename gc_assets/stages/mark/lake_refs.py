@@ -79,7 +79,8 @@ def lake_refs(context: RunContext, lake_name: str) -> PublishedTable:
     - the run date is today, and the last run of that date could not read a table, or the lake's
       catalog has changed since then;
     - the run date is today and, since the freeze, the lake's format was upgraded or a plan edited
-      its history, so that frozen commits may no longer exist.
+      its history, so that frozen commits may no longer exist;
+    - the run date is today and a clock that was days ahead made the freeze (`State.is_overtaken`).
 
     If storages or symbolic links have changed since the freeze, its rows are published again with
     current keys. If the run date is today, this also updates the prefixes of names in containers,
@@ -197,7 +198,7 @@ def _is_current(context: RunContext, lake_name: str, frozen: PublishedTable) -> 
         return False
     if context.run_date != context.clock.today():
         return True
-    if frozen.summary(LakeRefsSummary).catalog not in {None, locate_catalog(context, lake_name)}:
+    if frozen.summary(LakeRefsSummary).catalog not in {None, locate_catalog(context, lake_name)} or context.state.is_overtaken(frozen):
         return False
     if not _was_read_in_full(context, lake_name, frozen):
         return False

@@ -314,13 +314,13 @@ def refuse_blind_executors(objects: Objects, lake_name: str, failures: pa.Table)
 def _rewritten_paths(context: RunContext) -> Iterator[str]:
     """Yield parts that list containers whose objects changed, according to the last sweeps.
 
-    The parts have the columns `REWRITTEN`. Run dates do not give the order of the sweeps, because a
+    The parts have the columns `REWRITTEN`. Times do not give the order of the sweeps, because a
     rehearsal, or a clock that was ahead, publishes a sweep in the future.
     """
     for storage in context.config.storages:
         sweeps = context.state.history(storage.name, ORPHAN_FILES.name)
         past = [run for run in sweeps if not is_in_future(context, run.entry.created_at)]
-        last = max(past, key=lambda run: (run.entry.created_at, run.run_id), default=None)
+        last = max(past, key=lambda run: (run.entry.sequence_number, run.entry.created_at, run.run_id), default=None)
         if last is not None and last.summary(SweepSummary).rewritten:
             yield from context.state.open(last).paths(REWRITTEN_SIDE)
 

@@ -4,6 +4,7 @@ A run is accepted if its plan passed the gates `live_drop` and `lakes_present`, 
 an override of `live_drop`. A refused run never becomes the baseline, even if the next run has the same
 result. If several runs of one run date each lose a few files, the losses are added up, unless a
 user has approved one of these runs. If a lake is removed on purpose, a user can record this.
+`newest_sweeps` describes the order of runs, which does not depend on the clocks of hosts.
 """
 
 from __future__ import annotations
@@ -95,8 +96,7 @@ def accepted_runs(context: RunContext, storage_name: str) -> Iterator[PublishedT
 
 def _list_accepted(config: Config, storage_name: str) -> list[ListedPlan]:
     """Return the plans of all accepted runs, newest first."""
-    accepted = [plan for plan in list_plans(config, storage_name, empty=True) if not plan.header.historical and _is_accepted(plan)]
-    return sorted(accepted, key=lambda plan: (plan.run.run_date, plan.run.run_id), reverse=True)
+    return [plan for plan in list_plans(config, storage_name, empty=True) if not plan.header.historical and _is_accepted(plan)]
 
 
 def find_baseline_tables(config: Config) -> frozenset[str]:

@@ -1,8 +1,17 @@
-"""Find the sweeps whose findings count for plans and applies.
+"""Find the sweeps whose findings count for plans and applies, and the order of runs.
 
 A sweep counts if the plan that used it is not historical, and was not made in the future. Real runs
 ignore sweeps of rehearsals, and rehearsals ignore those of real runs. Refused plans count, because
 their sweeps still found what they record. The same applies to runs that ended before their plan.
+
+Times do not order the runs, because the clock of a host may be wrong. Each plan records its
+generation, which is the number of run dates that its run builds on. The newest run has the highest
+generation. Among equal ones, it is the run that was published last (`Receipt.sequence_number`).
+
+- If a clock was days ahead, later runs build on the runs before it, and reach its generation on the
+  next run date. When its date arrives, it is therefore not the newest run.
+- If a clock was days behind, its run builds on few run dates. It is not the newest run either,
+  although it was published last, because it does not know what the runs before it remembered.
 """
 
 from __future__ import annotations
@@ -38,21 +47,21 @@ def find_newest_sweep(context: RunContext, storage_name: str) -> PublishedTable 
     although it has no plan yet.
     """
     plans = list_comparable_plans(context, storage_name)
-    newest_first = sorted(plans, key=lambda plan: (plan.run.run_date, plan.run.entry.created_at, plan.run.run_id), reverse=True)
-    sweeps = (open_sweep(context, storage_name, context.state.open(plan.run)) for plan in newest_first)
+    sweeps = (open_sweep(context, storage_name, context.state.open(plan.run)) for plan in plans)
     swept = next((sweep for sweep in sweeps if sweep is not None), None)
     if swept is not None:
         swept = _find_unplanned(context, storage_name, swept) or swept
     own = context.find(ORPHAN_FILES, storage_name) if context.verification_id is None else None
     if own is None or is_in_future(context, own.receipt.created_at):
         return swept
-    return own if swept is None or own.receipt.run_date >= swept.receipt.run_date else swept
+    is_newer = swept is None or (own.receipt.run_date >= swept.receipt.run_date and own.receipt.order > swept.receipt.order)
+    return own if is_newer else swept
 
 
 def _find_unplanned(context: RunContext, storage_name: str, planned: PublishedTable) -> PublishedTable | None:
     """Return a newer sweep of the same run date whose run ended before its plan, or None."""
     current = context.state.current(storage_name, ORPHAN_FILES.name, planned.receipt.run_date)
-    if current is None or current.receipt.created_at <= planned.receipt.created_at or is_in_future(context, current.receipt.created_at):
+    if current is None or current.receipt.order <= planned.receipt.order or is_in_future(context, current.receipt.created_at):
         return None
     plans = [plan for plan in list_plans(context.config, storage_name, empty=True) if plan.run.run_date == planned.receipt.run_date]
     used = [open_sweep(context, storage_name, context.state.open(plan.run)) for plan in plans]
@@ -68,15 +77,23 @@ def list_newest_sweeps(context: RunContext) -> Iterator[PublishedTable]:
 
 
 def list_comparable_plans(context: RunContext, storage_name: str) -> list[ListedPlan]:
-    """Return the storage's plans whose sweeps count, in the order of `list_plans`."""
-    return [
-        plan
-        for plan in list_plans(context.config, storage_name, empty=True)
-        if not plan.header.historical
-        and plan.header.rehearsal == context.clock.is_rehearsal
+    """Return the storage's plans whose sweeps count, newest first."""
+    return [plan for plan in _list_known(context, storage_name) if plan.header.rehearsal == context.clock.is_rehearsal]
+
+
+def next_generation(context: RunContext, storage_name: str) -> int:
+    """Return the generation of the plan that this run makes."""
+    newest = next((plan for plan in _list_known(context, storage_name) if context.clock.is_rehearsal or not plan.header.rehearsal), None)
+    return 1 if newest is None else newest.generation + (newest.run.run_date != context.run_date)
+
+
+def _list_known(context: RunContext, storage_name: str) -> Iterator[ListedPlan]:
+    """Yield the storage's plans that are neither historical nor made in the future, newest first."""
+    for plan in list_plans(context.config, storage_name, empty=True):
         # An equal plan keeps its first header, although a later run made it again.
-        and not is_in_future(context, min(plan.header.created_at, plan.run.entry.created_at))
-    ]
+        created_at = min(plan.header.created_at, plan.run.entry.created_at)
+        if not plan.header.historical and not is_in_future(context, created_at):
+            yield plan
 
 
 def open_sweep(context: RunContext, storage_name: str, plan: PublishedTable) -> PublishedTable | None:

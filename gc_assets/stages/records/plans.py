@@ -7,7 +7,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, TypeVar
 
@@ -125,12 +125,21 @@ class ListedPlan:
     """A plan as listed in the index of plans.
 
     To list a plan, its receipt is not read. Use `find_plan` before approving or applying it.
+
+    Attributes:
+        generation: The number of run dates that the plan's run builds on, see `newest_sweeps`.
     """
 
     header: PlanSummary
     run: PastRun
     record: PlanRecord
     verdict: Verdict
+    generation: int = 0
+
+    @property
+    def order(self) -> tuple[int, int, date, str]:
+        """Sort key by which the newest run is last, whatever the clocks were (`newest_sweeps`)."""
+        return self.generation, self.run.entry.sequence_number, self.run.run_date, self.run.run_id
 
     def status_at(self, now: datetime) -> str:
         return self.record.status_of(self.header, now, self.verdict)
@@ -216,14 +225,15 @@ def list_plans(config: Config, storage_name: str | None = None, *, empty: bool =
     for storage in config.storages:
         if storage_name in {None, storage.name}:
             history = state.history(storage.name, DELETION_PLAN.name)
-            stored = {run.summary(PlanIndexSummary).plan.plan_id: run for run in history}
-            records = _records(state, storage.name) if stored else {}
-            for plan_id, run in sorted(stored.items(), key=lambda item: item[1].run_id, reverse=True):
-                plan = run.summary(PlanIndexSummary).plan
-                _refuse_copy(state, plan, run.group, run.path)
-                if empty or plan.has_work:
-                    record = records.get(plan_id, PlanRecord())
-                    yield ListedPlan(plan, run, record, record.verdict(storage.approvals_needed))
+            records = _records(state, storage.name) if history else {}
+            found: dict[str, ListedPlan] = {}
+            for run in sorted(history, key=lambda run: run.entry.sequence_number):
+                index = run.summary(PlanIndexSummary)
+                _refuse_copy(state, index.plan, run.group, run.path)
+                record = records.get(index.plan.plan_id, PlanRecord())
+                found[index.plan.plan_id] = ListedPlan(index.plan, run, record, record.verdict(storage.approvals_needed), index.generation)
+            newest_first = sorted(found.values(), key=lambda plan: plan.order, reverse=True)
+            yield from (plan for plan in newest_first if empty or plan.header.has_work)
 
 
 def previous_plan(listed: Iterable[ListedPlan], clock: Clock) -> ListedPlan | None:
@@ -233,7 +243,7 @@ def previous_plan(listed: Iterable[ListedPlan], clock: Clock) -> ListedPlan | No
     only plans of real runs.
     """
     runs = [plan for plan in listed if not plan.header.historical and plan.header.rehearsal == clock.is_rehearsal]
-    return max(runs, key=lambda plan: (plan.run.run_date, plan.run.run_id), default=None)
+    return max(runs, key=lambda plan: plan.order, default=None)
 
 
 def load_plan(config: Config, published: PublishedTable) -> StoredPlan:

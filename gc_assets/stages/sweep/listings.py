@@ -97,6 +97,8 @@ def _find_usable(context: RunContext, storage_name: str, every: timedelta) -> Pu
         return f"the listing of {day} was made {'by a rehearsal' if summary.rehearsal else 'with the real clock'}"
     if summary.listed_at > context.clock.now():
         return f"the listing of {day} is later than the current time"
+    if context.state.is_overtaken(last):
+        return f"the run of {last.receipt.run_date} was made before one of an earlier date, so a host's clock was wrong"
     if context.run_date - day >= every:
         return f"the listing of {day} is at least {format_duration(every)} old"
     return listing

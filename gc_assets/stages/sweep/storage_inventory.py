@@ -257,7 +257,7 @@ def find_baseline(context: RunContext, last: PublishedTable | None) -> Published
     If it returns None, the whole storage has to be listed.
     """
     every = [lake.full_listing_every for lake in context.config.lakes if lake.full_listing_every is not None]
-    if not every or last is None:
+    if not every or last is None or context.state.is_overtaken(last):
         return None
     age = context.run_date - last.summary(StorageInventorySummary).full_listing_on
     return last if age < min(every) else None

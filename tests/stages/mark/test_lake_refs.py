@@ -24,8 +24,8 @@ class Freezes:
         self._config = Config(state=str(root / "state"), storages=(storage,), lakes=(self.builder.config("sales"),))
         self._now = NOW
 
-    def freeze(self) -> FrozenRefs:
-        self._now += timedelta(minutes=1)
+    def freeze(self, after: timedelta = timedelta(minutes=1)) -> FrozenRefs:
+        self._now += after
         clock = Clock(self._now)
         context = RunContext.of(self._config, clock, clock.today())
         return read_frozen_refs(context, "sales", lake_refs(context, "sales"))
@@ -36,6 +36,16 @@ def test_freeze_is_kept_for_the_date(tmp_path: Path) -> None:
     first = lake.freeze()
     lake.table.append(days_ago(1))
     assert lake.freeze() == first
+
+
+def test_freeze_of_a_clock_that_was_days_ahead_is_not_used_when_its_date_arrives(tmp_path: Path) -> None:
+    lake = Freezes(tmp_path)
+    ahead = lake.freeze(timedelta(days=10))
+    lake.freeze(timedelta(days=-9))
+    lake.table.append(days_ago(1))
+    current = lake.freeze(timedelta(days=9))
+    assert current.refs != ahead.refs
+    assert lake.freeze() == current, "the new freeze of the date is kept"
 
 
 def test_table_that_was_repaired_is_read_by_the_next_run_of_the_date(tmp_path: Path) -> None:

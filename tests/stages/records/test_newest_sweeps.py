@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from gc_assets.core.clock import Clock
 from gc_assets.engine.run_context import RunContext
+from gc_assets.stages.records.accepted_runs import accepted_runs
 from gc_assets.stages.records.newest_sweeps import find_newest_sweep, find_sweep, list_newest_sweeps
 from gc_assets.stages.sweep.orphan_files import orphan_files
 from gc_assets.stages.sweep.other_listings import find_listing_time
@@ -18,7 +19,7 @@ from gc_assets.stages.sweep.storage_inventory import storage_inventory
 from gc_assets.state.schemas import ORPHAN_FILES, STORAGE_INVENTORY
 from gc_assets.state.summaries import StorageInventorySummary
 from tests.stages.lakehouse import NOW, STORAGE
-from tests.stages.test_dropped_tables import Shop
+from tests.stages.test_dropped_tables import Shop, touch
 
 pytestmark = pytest.mark.spark
 
@@ -56,6 +57,38 @@ def newest(context: RunContext) -> str | None:
 def test_run_of_a_clock_that_was_ahead_does_not_count(runs: Runs) -> None:
     assert newest(runs.context(3)) == runs.run_id(2)
     assert newest(runs.context(26)) == runs.run_id(25)
+
+
+def test_run_of_a_clock_that_was_ahead_does_not_count_when_its_date_arrives(spark: SparkSession, tmp_path: Path) -> None:
+    runs = Runs(Shop(spark, tmp_path, "a"))
+    for day in (1, 12, 2):
+        runs.shop.run(day)
+    assert newest(runs.context(13)) == runs.run_id(2)
+    assert newest(runs.context(12.1)) == runs.run_id(2), "the sweep of its own run date does not count either"
+    assert next(accepted_runs(runs.context(13), STORAGE)).receipt.run_date == runs.context(2).run_date
+    runs.shop.run(13)
+    assert newest(runs.context(14)) == runs.run_id(13)
+
+
+def test_run_of_a_clock_that_was_behind_does_not_replace_what_later_runs_remember(spark: SparkSession, tmp_path: Path) -> None:
+    runs = Runs(Shop(spark, tmp_path, "a"))
+    for day in (1, 2, 3):
+        runs.shop.run(day)
+    runs.shop.run(1.1)
+    assert newest(runs.context(1.2)) == runs.run_id(1), "the host itself knows no later run"
+    assert newest(runs.context(4)) == runs.run_id(3)
+    assert next(accepted_runs(runs.context(4), STORAGE)).receipt.run_date == runs.context(3).run_date
+    runs.shop.run(4)
+    assert newest(runs.context(5)) == runs.run_id(4)
+
+
+def test_later_of_two_runs_of_a_date_counts(spark: SparkSession, tmp_path: Path) -> None:
+    runs = Runs(Shop(spark, tmp_path, "a"))
+    runs.shop.run(1.2)
+    first = runs.run_id(1.2)
+    touch(tmp_path / "stray.parquet", NOW)
+    runs.shop.run(1.1)  # the clock was set back by hours in between
+    assert first != newest(runs.context(2)) == runs.run_id(1.1)
 
 
 @pytest.mark.parametrize("minutes, day", [(-5, 2), (-6, 1)], ids=["usual_difference", "larger_difference"])

@@ -200,6 +200,16 @@ def test_listing_of_another_clock_is_not_used(shelf: Shelf) -> None:
     assert find_earlier_listing(shelf.house.run_context(), STORAGE)[1] is None
 
 
+def test_listing_of_a_clock_that_was_days_ahead_is_not_used_when_its_date_arrives(shelf: Shelf) -> None:
+    shelf.list_after(0)
+    assert shelf.list_after(10).listed_because is not None
+    assert shelf.list_after(-9).earlier is not None
+    assert shelf.list_after(9).listed_because == (
+        "the run of 2026-11-30 was made before one of an earlier date, so a host's clock was wrong"
+    )
+    assert shelf.list_after(1).earlier is not None
+
+
 def test_removed_listing_is_made_again(shelf: Shelf) -> None:
     shelf.list_after(0)
     assert shelf.list_after(1).earlier is not None
