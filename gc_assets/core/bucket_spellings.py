@@ -13,7 +13,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
-from gc_assets.core.paths import AZURE, GCS, S3, Location, scheme_of
+import pyarrow as pa
+
+from gc_assets.core.errors import FormatError
+from gc_assets.core.key_resolver import loosen_spelling
+from gc_assets.core.paths import AZURE, FILE, GCS, S3, Location, parse_address, scheme_of
 from gc_assets.core.urls import ENDPOINT, Url, is_provider_host, is_region, provider_schemes
 
 # RE2 pattern for an empty or `.` component, an encoded `/`, or a backslash after bucket or host.
@@ -32,10 +36,14 @@ class OwnBuckets:
     Attributes:
         names: Pairs of scheme and bucket. On Azure, a bucket is `container@host`.
         hosts: Hosts of the storages' endpoints.
+        roots: Decoded locations of the storages.
+        has_encoded_root: True if the location of a storage contains `%`.
     """
 
     names: frozenset[tuple[str, str]]
     hosts: frozenset[str]
+    roots: tuple[str, ...] = ()
+    has_encoded_root: bool = False
 
     @classmethod
     def of(cls, storages: Sequence[tuple[str, str | None]], aliases: frozenset[tuple[str, str]]) -> Self:
@@ -47,7 +55,18 @@ class OwnBuckets:
         """
         endpoints = {endpoint for _, endpoint in storages if endpoint is not None}
         hosts = frozenset(endpoint.partition("://")[2].rstrip("/").lower() for endpoint in endpoints)
-        return cls(aliases.union(*(_buckets(location, endpoint) for location, endpoint in storages)), hosts)
+        roots = tuple(sorted(filter(None, (_decode_directory(location) for location, _ in storages))))
+        return cls(
+            aliases.union(*(_buckets(location, endpoint) for location, endpoint in storages)),
+            hosts,
+            roots,
+            any("%" in location for location, _ in storages),
+        )
+
+    def contain_decoded(self, directory: str) -> bool:
+        """Return True if an address ending in `/` is in a storage after both are percent-decoded."""
+        decoded = _decode_directory(directory)
+        return decoded is not None and decoded.startswith(self.roots)
 
     def has_unusual_spelling(self, url: Url) -> bool:
         """Return True if an address contains a bucket in another form than `scheme://bucket/key`."""
@@ -88,6 +107,17 @@ class OwnBuckets:
 
     def _is_endpoint(self, authority: str) -> bool:
         return authority.lower() in self.hosts or is_region(authority) or is_provider_host(authority)
+
+
+def _decode_directory(address: str) -> str | None:
+    """Decode a directory in a bucket. Returns None for all other addresses."""
+    try:
+        parsed = parse_address(f"{address.rstrip('/')}/")
+    except FormatError:
+        return None
+    if parsed is None or parsed[0] == FILE:
+        return None
+    return f"{parsed[0]}:{loosen_spelling(pa.array([parsed[1]]))[0].as_py()}"
 
 
 def _buckets(location: str, endpoint: str | None) -> Iterator[tuple[str, str]]:

@@ -43,6 +43,7 @@ _URL: Final = "^[A-Za-z][A-Za-z0-9+.-]*:"
 _PARENT: Final = r"(?:^|/)\.\.(?:/|$)"
 _FORMER_ALIAS: Final = "an address under an entry of `aliases` that was removed since an earlier run"
 _UNSTABLE: Final = "a key with an empty or `.` component, `%2F` or `\\`, which systems resolve differently"
+_ENCODED: Final = "a key that is in a storage if it is percent-decoded"
 _NO_FILE: Final = "a file that does not exist on this machine"
 # Such a file may be a link to an object in a storage, with a different name.
 HIDDEN: Final = "a file that this process cannot examine, so it may be a link with another name; make it accessible, or repair the link"
@@ -140,7 +141,7 @@ class ExternalAddresses:
         Returns:
             A column of reasons. Rows of addresses that are provably outside all storages are null.
         """
-        reasons = self._find_unstable(addresses, self._find_reasons(addresses))
+        reasons = self._find_encoded(addresses, self._find_unstable(addresses, self._find_reasons(addresses)))
         if self.removed_aliases is not None:
             is_former = pc.is_valid(self.removed_aliases.locate(addresses)[0])
             reasons = pc.if_else(is_former, pc.coalesce(reasons, pa.scalar(_FORMER_ALIAS)), reasons)
@@ -158,6 +159,16 @@ class ExternalAddresses:
         urls = map(parse_url, groups.dictionary.to_pylist())
         found = pa.array([_UNSTABLE if url is not None and self.own_buckets.contains(url) else None for url in urls], pa.string())
         return pc.replace_with_mask(reasons, is_checked, found.take(groups.indices))
+
+    def _find_encoded(self, addresses: pa.Array, reasons: pa.Array) -> pa.Array:
+        """Add a reason for addresses that are in a storage for readers that percent-decode keys."""
+        is_encoded = pc.or_(pc.match_substring(addresses, "%"), self.own_buckets.has_encoded_root)
+        is_checked = pc.and_(is_encoded, pc.is_null(reasons))
+        if not is_checked.true_count:
+            return reasons
+        groups = pc.replace_substring_regex(addresses.filter(is_checked), _LOCAL_GROUP, "").dictionary_encode()
+        found = [_ENCODED if self.own_buckets.contain_decoded(group) else None for group in groups.dictionary.to_pylist()]
+        return pc.replace_with_mask(reasons, is_checked, pa.array(found, pa.string()).take(groups.indices))
 
     def _find_reasons(self, addresses: pa.Array) -> pa.Array:
         is_local = pc.match_substring_regex(addresses, _LOCAL)

@@ -14,6 +14,8 @@ ALIBABA = ("s3://lake/w/", "https://oss-cn-hangzhou.aliyuncs.com")
 TENCENT = ("s3://lake-125/w/", "https://cos.ap-guangzhou.myqcloud.com")
 CEPH = ("s3://lake/w/", "http://rgw.local:8080")
 GOOGLE = ("gs://lake/w/", None)
+SPACE = ("s3://lake/my data/w/", None)
+ENCODED = ("gs://lake/my%20data/w/", None)
 AZURE = ("abfss://lake@acct.dfs.core.windows.net/w/", None)
 
 UNKNOWN = [
@@ -44,6 +46,10 @@ UNKNOWN = [
     (AZURE, "abfss://Lake@acct.dfs.core.windows.net/w/x"),
     (AZURE, "abfss://lake@acct.dfs.core.windows.net//w/x"),
     (AZURE, "https://acct.blob.core.windows.net/lake//w/x"),
+    (AZURE, "abfss://lake@acct.dfs.core.windows.net/%77/x"),
+    (SPACE, "s3a://lake/my%20data/w/x"),
+    (SPACE, "s3://lake/my%2520data/w/a/x"),
+    (ENCODED, "gs://lake/my data/w/x"),
 ]
 OUTSIDE = [
     (AWS, "s3://lake/other/x"),
@@ -61,6 +67,10 @@ OUTSIDE = [
     (GOOGLE, "https://storage.googleapis.com/other/w/x"),
     (AZURE, "abfss://lake@acct.dfs.core.windows.net/other/x"),
     (AZURE, "abfss://lake@other.dfs.core.windows.net//w/x"),
+    (SPACE, "s3://lake/my%20data/v/x"),
+    (SPACE, "s3://other/my%20data/w/x"),
+    (SPACE, "gs://lake/my%20data/w/x"),
+    (ENCODED, "gs://lake/my data/v/x"),
 ]
 
 
