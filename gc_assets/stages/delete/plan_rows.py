@@ -263,8 +263,13 @@ def _is_due(inputs: PlanInputs) -> Column:
 
 
 def _is_past_quarantine(inputs: PlanInputs) -> Column:
-    days = inputs.context.storage(inputs.storage).quarantine_days
-    return F.col("quarantined_at") <= F.lit(inputs.frozen_at - inputs.clock_lead - timedelta(days=days))
+    """Condition for copies that were in quarantine long enough when the storage was last scanned.
+
+    Metadata that another system wrote after the scan of an inventory report is unknown.
+    """
+    days, now = inputs.context.storage(inputs.storage).quarantine_days, inputs.frozen_at - inputs.clock_lead
+    scanned = min(now, inputs.listing.as_of or now)
+    return F.col("quarantined_at") <= F.lit(scanned - timedelta(days=days))
 
 
 def _compare_copies(spark: SparkSession, inputs: PlanInputs, copies: DataFrame, removed: DataFrame | None) -> DataFrame:

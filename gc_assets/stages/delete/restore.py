@@ -94,10 +94,12 @@ def restore(
             if written is None:
                 written = _restore_in_executors(session(), executor, copies, readers, run, state)
         lease.check()  # another holder may have moved the same files after the lease was lost
+        # Publish while holding the lease, so that its next holder sees which files were restored. The
+        # plans follow, because a plan that counts as restored must not have files on record.
+        published = _publish(context, run, written, restore_id)
         for source in sorted({source for (_, outcome, source) in written.totals if outcome == "done"} - set(interrupted)):
             record_restored(state, storage_name, source, context.clock.now(), restore_id)
-        # Publish while holding the lease, so that its next holder sees which files were restored.
-        return _publish(context, run, written, restore_id)
+        return published
 
 
 def _publish(context: RunContext, run: TableRun, written: WrittenParts, restore_id: str) -> tuple[PublishedTable, dict[str, Totals]]:
