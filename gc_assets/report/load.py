@@ -40,6 +40,7 @@ from gc_assets.stages.delete.uploads import planned_uploads
 from gc_assets.stages.read.browse import batches
 from gc_assets.stages.read.reversibility import apply_command, describe_reversibility, summarize_reversibility
 from gc_assets.stages.read.usage import usage_by_table
+from gc_assets.stages.records.fencing_tokens import quarantine_renewed_at
 from gc_assets.stages.records.ledger import read_quarantine
 from gc_assets.stages.records.plans import StoredPlan, list_plans, load_plan
 from gc_assets.state.journal import PublishedTable
@@ -247,6 +248,7 @@ def _quarantined_plans(context: RunContext, storage: StorageConfig) -> Iterator[
     """Sum the files in quarantine by the plan that moved them there, newest plan first."""
     moments = ("quarantined_at", "min"), ("quarantined_at", "max")
     copies = read_quarantine(context.state, storage.name, rehearsal=context.clock.is_rehearsal)
+    renewed_at = quarantine_renewed_at(context, storage.name)
     by_plan = copies.group_by("source_plan_id").aggregate([([], "count_all"), ("size_bytes", "sum"), *moments])
     for row in by_plan.sort_by([("quarantined_at_max", "descending")]).to_pylist():
         yield QuarantinedPlan(
@@ -254,7 +256,7 @@ def _quarantined_plans(context: RunContext, storage: StorageConfig) -> Iterator[
             row["count_all"],
             row["size_bytes_sum"],
             row["quarantined_at_min"],
-            row["quarantined_at_max"] + timedelta(days=storage.quarantine_days),
+            max(row["quarantined_at_max"], renewed_at or row["quarantined_at_max"]) + timedelta(days=storage.quarantine_days),
         )
 
 

@@ -46,6 +46,7 @@ from gc_assets.stages.delete.revalidate import REFUSED
 from gc_assets.stages.delete.uploads import abort_uploads, end_uploads
 from gc_assets.stages.delete.verification import PlanRows, VerificationMark, verification_context
 from gc_assets.stages.mark.snapshot_history import snapshot_history
+from gc_assets.stages.records.fencing_tokens import quarantine_renewed_at
 from gc_assets.stages.records.ledger import IN_PLACE, UNVERSIONED, quarantine_ledger
 from gc_assets.stages.records.plans import StoredPlan, record_finished
 from gc_assets.stages.records.quarantine_clock import quarantine_clock
@@ -203,10 +204,10 @@ class PlanExecution:
         days = self.context.storage(header.storage).quarantine_days
         waiting = self._read_ledger(mark.spark)
         is_held = reduce(and_, [F.col(name).eqNullSafe(F.col(f"held_{name}")) for name in _COPY_IDENTITY])
-        early = F.col("quarantined_at") > F.lit(mark.frozen_at - timedelta(days=days))
-        too_early = F.concat(
-            F.lit("in quarantine since "), F.col("quarantined_at").cast("string"), F.lit(f", which is less than {count_of(days, 'day')}")
-        )
+        renewed_at = quarantine_renewed_at(self.context, header.storage) if phase == PURGE else None
+        since = F.greatest("quarantined_at", F.lit(renewed_at).cast("timestamp"))  # ignores nulls
+        early = since > F.lit(mark.frozen_at - timedelta(days=days))
+        too_early = F.concat(F.lit("in quarantine since "), since.cast("string"), F.lit(f", which is less than {count_of(days, 'day')}"))
         failed, not_made = (F.col("after_expiry") & _is_one_of(histories) for histories in (self.failed, self.not_made))
         uncertain = F.concat(F.lit("the history edit of lake "), "held_by", F.lit(" that should have released the file was not made"))
         removed = sorted(header.refs_digests.keys() - {lake.name for lake in self.context.config.lakes})

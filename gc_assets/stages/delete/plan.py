@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, Final
@@ -18,6 +19,7 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from gc_assets.core import gates
+from gc_assets.core.errors import GcError
 from gc_assets.core.gates import SMALL_PLAN
 from gc_assets.core.hashing import digest as digest_rows
 from gc_assets.core.plan import Amount, BranchShare, PlanHeader, Unreadable, repeat
@@ -59,9 +61,8 @@ from gc_assets.stages.delete.plan_rows import plan_rows, sum_files
 from gc_assets.stages.delete.table_drops import find_table_drops
 from gc_assets.stages.delete.uploads import find_old_uploads, upload_totals
 from gc_assets.stages.records.accepted_runs import AcceptedRun, last_accepted_run
-from gc_assets.stages.records.ledger import (
-    LogReader,
-)
+from gc_assets.stages.records.fencing_tokens import note_unknown_leases
+from gc_assets.stages.records.ledger import LogReader
 from gc_assets.stages.records.newest_sweeps import next_generation
 from gc_assets.stages.records.plans import used_plan_ids
 from gc_assets.stages.sweep.link_aliases import planned_by_alias
@@ -103,6 +104,8 @@ def deletion_plan(spark: SparkSession, context: RunContext, storage_name: str) -
     the rows.
     """
     open_plans = close_outdated_plans(spark, context, storage_name)
+    with suppress(GcError, OSError):  # if this user may not read the counter, the next apply compares it
+        note_unknown_leases(context, storage_name, context.store(storage_name))
     state, inputs = context.state, PlanInputs.of(context, storage_name)
     run = start_run(context, storage_name, DELETION_PLAN)
     log_activity(f"{count_of(inputs.orphans.receipt.rows, 'orphan file')}")

@@ -22,6 +22,7 @@ from gc_assets.stages.delete.live_set import check_live_set
 from gc_assets.stages.delete.plan_inputs import PlanInputs
 from gc_assets.stages.records.accepted_runs import AcceptedRun, remembered_aliases
 from gc_assets.stages.records.dead_tables import dead_tables
+from gc_assets.stages.records.fencing_tokens import describe_unknown_leases
 from gc_assets.stages.records.plans import list_damage
 from gc_assets.stages.sweep.clock_lead import describe_clock_lead
 from gc_assets.stages.sweep.live_filter import live_count
@@ -110,6 +111,7 @@ def build_header(inputs: PlanInputs, content: PlanContent) -> PlanHeader:
             *_warn_of_unedited_branches(content.expiry, context),
             *_warn_of_unused_patterns(found),
             *_warn_of_clock(inputs),
+            *filter(None, [describe_unknown_leases(context, inputs.storage)]),
         ),
         aliases=remembered_aliases(context, inputs.storage),
         quarantined=Amount(files=content.written.side_rows(WAITING_SIDE)),

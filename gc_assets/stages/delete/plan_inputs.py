@@ -10,6 +10,7 @@ from gc_assets.core.plan import Unreadable
 from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.delete.deferred_rows import list_unreadable
 from gc_assets.stages.delete.missing_files import find_doubtful, find_missing
+from gc_assets.stages.records.fencing_tokens import quarantine_renewed_at
 from gc_assets.stages.records.set_aside import with_set_aside
 from gc_assets.stages.sweep.clock_lead import first_freeze
 from gc_assets.stages.sweep.listings import Listing
@@ -33,6 +34,8 @@ class PlanInputs:
         missing: Tables and lakes whose files are missing in other storages. `unreadable` includes
             them.
         doubtful: Tables with unreadable metadata under their claims in other storages.
+        quarantine_renewed_at: When the time in quarantine of all files began again, see
+            `records/fencing_tokens.py`. None if it never did.
     """
 
     context: RunContext
@@ -44,6 +47,7 @@ class PlanInputs:
     unreadable: tuple[Unreadable, ...]
     missing: tuple[Unreadable, ...]
     doubtful: tuple[Unreadable, ...] = ()
+    quarantine_renewed_at: datetime | None = None
 
     @classmethod
     def of(cls, context: RunContext, storage_name: str) -> Self:
@@ -53,7 +57,8 @@ class PlanInputs:
         missing = find_missing(context, storage_name)
         unreadable = _distinct((*list_unreadable(live), *orphans.summary(OrphanFilesSummary).unreadable, *missing))
         doubtful = find_doubtful(context, storage_name)
-        return cls(context, storage_name, orphans, listing, live, refs, with_set_aside(context, unreadable), missing, doubtful)
+        renewed_at = quarantine_renewed_at(context, storage_name)
+        return cls(context, storage_name, orphans, listing, live, refs, with_set_aside(context, unreadable), missing, doubtful, renewed_at)
 
     @property
     def inventory(self) -> PublishedTable:

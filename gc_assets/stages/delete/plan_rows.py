@@ -269,7 +269,9 @@ def _is_past_quarantine(inputs: PlanInputs) -> Column:
     """
     days, now = inputs.context.storage(inputs.storage).quarantine_days, inputs.frozen_at - inputs.clock_lead
     scanned = min(now, inputs.listing.as_of or now)
-    return F.col("quarantined_at") <= F.lit(scanned - timedelta(days=days))
+    cutoff = scanned - timedelta(days=days)
+    is_renewed = inputs.quarantine_renewed_at is not None and inputs.quarantine_renewed_at > cutoff
+    return (F.col("quarantined_at") <= F.lit(cutoff)) & F.lit(not is_renewed)
 
 
 def _compare_copies(spark: SparkSession, inputs: PlanInputs, copies: DataFrame, removed: DataFrame | None) -> DataFrame:

@@ -143,6 +143,7 @@ def _check_trash(context: RunContext, storage: StorageConfig, reachable: set[str
         return
     yield from records.check_trash(context, storage)
     yield from records.check_identity(context, storage)
+    yield from records.check_unknown_leases(context, storage)
 
 
 def _check_claims(context: RunContext, storage_name: str, frozen: dict[str, FrozenRefs]) -> Iterator[Finding]:

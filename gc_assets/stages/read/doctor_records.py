@@ -21,6 +21,7 @@ from gc_assets.lakes.protocol import FrozenRefs
 from gc_assets.stages.delete.plan import header_of
 from gc_assets.stages.records.accepted_runs import AcceptedRun, newest_accepted_plan
 from gc_assets.stages.records.adoption import MAX_EXAMINED, find_unknown_files
+from gc_assets.stages.records.fencing_tokens import describe_unknown_leases
 from gc_assets.stages.records.plans import (
     list_damage,
     list_plans,
@@ -208,6 +209,12 @@ def check_identity(context: RunContext, storage: StorageConfig) -> Iterator[Find
         yield Finding(storage.name, "identity", OK, f"its id or its leases show that it is the one on record, {known.storage_id}")
     else:
         yield Finding(storage.name, "identity", FAIL, other, advise_other_storage(context.config, storage.name))
+
+
+def check_unknown_leases(context: RunContext, storage: StorageConfig) -> Iterator[Finding]:
+    """Report leases that the state does not contain, while purges wait because of them."""
+    if (unknown := describe_unknown_leases(context, storage.name)) is not None:
+        yield Finding(storage.name, "leases", WARN, unknown)
 
 
 def check_leftovers(context: RunContext) -> Iterator[Finding]:

@@ -1,33 +1,17 @@
-"""Take leases on storages, with fencing tokens that always increase.
-
-The counter for tokens is stored in the storage itself. If the `.gc-assets` directory is lost or the
-storage moves to a new location, the counter starts at zero again. Because the ledger is ordered by
-tokens, the state stores the highest token as well.
-"""
+"""Take leases on storages, with fencing tokens that always increase."""
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-
 from gc_assets.core.clock import Clock
-from gc_assets.core.deferred_models import DEFER_BUILD
-from gc_assets.core.errors import GateRefused, StateError
+from gc_assets.core.errors import GateRefused
 from gc_assets.engine.recorded_names import advise_other_storage, describe_other_storage, record_storage_id
 from gc_assets.engine.run_context import RunContext
-from gc_assets.state.journal import State
+from gc_assets.stages.records.fencing_tokens import note_unknown_leases, record_token, reserve_token
 from gc_assets.stores.protocol import Lease, Store
 
 
-class _Highest(BaseModel):
-    """The highest fencing token that a storage has ever had, stored in the state."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=DEFER_BUILD)
-
-    token: int
-
-
 def take_lease(context: RunContext, storage_name: str, store: Store, plan_id: str, owner: str) -> Lease:
-    """Take the lease on a storage and record its token in the state.
+    """Take the lease on a storage, and record its token in the state before.
 
     Even in a rehearsal, a lease uses the real clock, because it excludes processes that run at the
     same time.
@@ -37,15 +21,13 @@ def take_lease(context: RunContext, storage_name: str, store: Store, plan_id: st
             is not the one on record.
     """
     _refuse_other_storage(context, storage_name, store)
-    state, path = context.state, _path(storage_name)
-    lease = store.acquire(plan_id, owner, Clock(), after=highest_token(state, storage_name))
-
-    def with_token(content: bytes | None) -> bytes:
-        previous = _token(state, path, content) if content is not None else 0
-        return _Highest(token=max(previous, lease.token)).model_dump_json().encode()
-
+    note_unknown_leases(context, storage_name, store)
+    state = context.state
+    reserved = reserve_token(state, storage_name)
+    lease = store.acquire(plan_id, owner, Clock(), after=reserved - 1)
     try:
-        state.files.change(path, with_token)
+        if lease.token > reserved:
+            record_token(state, storage_name, lease.token)
         if context.config.has_recorded_names:
             record_storage_id(context.config, state, storage_name, context.clock)
     except BaseException:
@@ -85,15 +67,6 @@ def refuse_holder(context: RunContext, storage_name: str) -> None:
         )
 
 
-def highest_token(state: State, storage_name: str) -> int:
-    """Return the highest token recorded for the storage, or 0 if it was never leased."""
-    path = _path(storage_name)
-    try:
-        return _token(state, path, state.files.read(path))
-    except FileNotFoundError:
-        return 0
-
-
 def refuse_rehearsal(context: RunContext, storage_name: str) -> None:
     """Check that a rehearsal does not change a storage that does not allow rehearsals.
 
@@ -106,17 +79,3 @@ def refuse_rehearsal(context: RunContext, storage_name: str) -> None:
             "because the ages of files are not real. Unset the variable, or set `rehearsals: allowed` for a storage whose "
             "files may be lost."
         )
-
-
-def _path(storage_name: str) -> str:
-    return f"{storage_name}/apply/_token.json"
-
-
-def _token(state: State, path: str, content: bytes) -> int:
-    try:
-        return _Highest.model_validate_json(content).token
-    except ValidationError as error:
-        raise StateError(
-            f"{state.files.root}/{path} is damaged ({'; '.join(str(error).splitlines()[:2])}). Write the largest `token` of the storage's "
-            '`deletion_log` into it, as {"token": N}'
-        ) from error

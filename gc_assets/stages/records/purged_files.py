@@ -17,6 +17,7 @@ from gc_assets.core.plan import Amount
 from gc_assets.core.rehearsals import mark_rehearsal
 from gc_assets.core.units import count_of, format_bytes
 from gc_assets.engine.run_context import RunContext
+from gc_assets.stages.records.fencing_tokens import quarantine_renewed_at
 from gc_assets.stages.records.ledger import SHARE_ROWS, CopySelection, LogReader, newest_of_copies, newest_rows
 from gc_assets.state.journal import State
 
@@ -89,7 +90,9 @@ def describe_quarantine(context: RunContext, storage_name: str) -> str | None:
     if not copies.num_rows:
         return None
     amount = f"{count_of(copies.num_rows, 'file')} ({format_bytes(pc.sum(copies.column('size_bytes')).as_py() or 0)})"
-    due = pc.min(copies.column("quarantined_at")).as_py() + timedelta(days=context.storage(storage_name).quarantine_days)
+    first_quarantined = pc.min(copies.column("quarantined_at")).as_py()
+    since = max(first_quarantined, quarantine_renewed_at(context, storage_name) or first_quarantined)
+    due = since + timedelta(days=context.storage(storage_name).quarantine_days)
     first = f"; the first can be purged from {due:%Y-%m-%d}" if due > context.clock.now() else ""
     return f"{amount} {'is' if copies.num_rows == 1 else 'are'} in quarantine{first}."
 

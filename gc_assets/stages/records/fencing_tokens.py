@@ -1,0 +1,152 @@
+"""Record fencing tokens in the state, and notice if the state is older than the storage.
+
+The counter for tokens is stored in the storage itself. If the `.gc-assets` directory is lost or the
+storage moves to a new location, the counter starts at zero again. Because the ledger is ordered by
+tokens, the state stores the highest token as well, before the lease is taken.
+
+If the storage's counter is ahead nevertheless, there were leases that the state does not contain:
+a backup has replaced the state, or another state is used for the storage. Files that were restored
+under these leases are still in quarantine according to the state. Without a record of the
+restores, they could be purged immediately, so the time in quarantine begins again for all files.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from pydantic import ValidationError
+
+from gc_assets.core.clock import Clock
+from gc_assets.core.deferred_models import StrictModel
+from gc_assets.core.errors import StateError
+from gc_assets.core.units import count_of
+from gc_assets.engine.run_context import RunContext
+from gc_assets.stages.records.quarantine_clock import latest_time
+from gc_assets.state.journal import State
+from gc_assets.stores.protocol import Store
+
+
+class _Highest(StrictModel):
+    """The highest fencing token that a storage has ever had."""
+
+    token: int
+
+
+class UnknownLeases(StrictModel):
+    """Leases of a storage that the state does not contain.
+
+    Attributes:
+        known: The highest token in the state.
+        found: The highest token in the storage.
+        at: When they were found.
+        simulated_at: The same time by the clock of a rehearsal. None if a real run found them.
+    """
+
+    known: int
+    found: int
+    at: datetime
+    simulated_at: datetime | None = None
+
+
+def reserve_token(state: State, storage_name: str) -> int:
+    """Record the next token, which no other lease has reserved, and return it."""
+    return _raise_token(state, storage_name, 0, step=1)
+
+
+def record_token(state: State, storage_name: str, token: int) -> None:
+    """Record the token of a lease."""
+    _raise_token(state, storage_name, token, step=0)
+
+
+def note_unknown_leases(context: RunContext, storage_name: str, store: Store) -> None:
+    """Compare the storage's counter with the state, and record leases that the state does not contain.
+
+    A new state, or one of release 0.3 or earlier, contains no token to compare the counter with.
+
+    Raises:
+        StoreError: If the counter cannot be read.
+        StateError: If the token in the state is damaged.
+    """
+    state, found = context.state, store.last_token()
+    known = _highest_token(state, storage_name)  # read last: other processes record a token before they take the lease
+    if known is not None and found > known:
+        now, is_rehearsal = latest_time(context, storage_name), context.clock.is_rehearsal
+        unknown = UnknownLeases(
+            known=known, found=found, at=Clock().now() if is_rehearsal else now, simulated_at=now if is_rehearsal else None
+        )
+        state.files.replace(_unknown_path(storage_name), unknown.model_dump_json(exclude_none=True).encode())
+    if found > (known or 0):
+        record_token(state, storage_name, found)
+
+
+def quarantine_renewed_at(context: RunContext, storage_name: str) -> datetime | None:
+    """Return when the time in quarantine of all files began again, or None if it never did."""
+    unknown = _read_unknown(context.state, storage_name)
+    if unknown is None:
+        return None
+    return unknown.simulated_at if context.clock.is_rehearsal and unknown.simulated_at is not None else unknown.at
+
+
+def describe_unknown_leases(context: RunContext, storage_name: str) -> str | None:
+    """Describe leases that the state does not contain, while purges wait because of them."""
+    unknown, since = _read_unknown(context.state, storage_name), quarantine_renewed_at(context, storage_name)
+    if unknown is None or since is None:
+        return None
+    storage = context.storage(storage_name)
+    end = since + timedelta(days=storage.quarantine_days)
+    if end <= context.clock.now():
+        return None
+    return (
+        f"The state is older than storage {storage.label}: it lacks {count_of(unknown.found - unknown.known, 'lease')}, and what was "
+        "restored or purged under them. A backup has replaced the state, or another state is used for the storage. "
+        f"Files in quarantine are not purged before {end:%Y-%m-%d %H:%M}Z. Until then, restore the files that you need again, and run "
+        "`gc-assets doctor`. Use one state per storage."
+    )
+
+
+def _highest_token(state: State, storage_name: str) -> int | None:
+    try:
+        return _parse_token(state, storage_name, state.files.read(_token_path(storage_name)))
+    except FileNotFoundError:
+        return None
+
+
+def _raise_token(state: State, storage_name: str, least: int, *, step: int) -> int:
+    """Raise the highest token by `step`, or to `least` if that is higher, and return it."""
+
+    def raise_highest(content: bytes | None) -> bytes:
+        previous = _parse_token(state, storage_name, content) if content is not None else 0
+        return _Highest(token=max(previous + step, least)).model_dump_json().encode()
+
+    return _parse_token(state, storage_name, state.files.change(_token_path(storage_name), raise_highest).content)
+
+
+def _token_path(storage_name: str) -> str:
+    return f"{storage_name}/apply/_token.json"
+
+
+def _unknown_path(storage_name: str) -> str:
+    return f"{storage_name}/apply/_unknown_leases.json"
+
+
+def _parse_token(state: State, storage_name: str, content: bytes | None) -> int:
+    try:
+        return _Highest.model_validate_json(content or b"").token
+    except ValidationError as error:
+        raise StateError(
+            f"{state.files.root}/{_token_path(storage_name)} is damaged ({'; '.join(str(error).splitlines()[:2])}). Write the largest "
+            '`token` of the storage\'s `deletion_log` into it, as {"token": N}'
+        ) from error
+
+
+def _read_unknown(state: State, storage_name: str) -> UnknownLeases | None:
+    path = _unknown_path(storage_name)
+    try:
+        return UnknownLeases.model_validate_json(state.files.read(path))
+    except FileNotFoundError:
+        return None
+    except ValidationError as error:
+        raise StateError(
+            f"{state.files.root}/{path} is damaged ({'; '.join(str(error).splitlines()[:2])}). If no file was restored or purged in the "
+            "last `quarantine_days`, remove it."
+        ) from error

@@ -1,0 +1,118 @@
+"""The state notices leases of the storage that it does not contain, and no others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gc_assets.core.clock import Clock
+from gc_assets.engine.run_context import RunContext
+from gc_assets.stages.records.fencing_tokens import (
+    describe_unknown_leases,
+    note_unknown_leases,
+    quarantine_renewed_at,
+    reserve_token,
+)
+from gc_assets.stages.records.leases import take_lease
+from gc_assets.stores.local.store import LocalStore
+from gc_assets.stores.protocol import Lease
+from tests.records import STORAGE, run_context_at
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> RunContext:
+    """The context of a storage, and a state that contains its lease."""
+    (tmp_path / "warehouse").mkdir()
+    context = run_context_at(tmp_path)
+    take(context).release()
+    return context
+
+
+def take(context: RunContext) -> Lease:
+    return take_lease(context, STORAGE, context.store(STORAGE), "plan", "ada")
+
+
+def note(context: RunContext, days: float = 0) -> datetime | None:
+    """Compare the counters some days later, and return when the time in quarantine began again."""
+    later = replace(context, clock=Clock(context.clock.now() + timedelta(days=days)))
+    note_unknown_leases(later, STORAGE, later.store(STORAGE))
+    return quarantine_renewed_at(later, STORAGE)
+
+
+def restore_backup(context: RunContext) -> None:
+    """Take a lease, and then replace the state by one that does not contain it."""
+    (path,) = Path(context.state.files.root).rglob("_token.json")
+    backup = path.read_bytes()
+    take(context).release()
+    path.write_bytes(backup)
+
+
+def test_time_in_quarantine_begins_again_after_a_backup_was_restored(context: RunContext) -> None:
+    assert note(context) is None
+    restore_backup(context)
+    assert note(context, days=1) == context.clock.now() + timedelta(days=1)
+
+
+def test_time_in_quarantine_begins_again_only_once(context: RunContext) -> None:
+    restore_backup(context)
+    assert note(context) == note(context, days=3) == context.clock.now()
+
+
+def test_next_lease_notices_the_backup(context: RunContext) -> None:
+    restore_backup(context)
+    take(context).release()
+    assert quarantine_renewed_at(context, STORAGE) == context.clock.now()
+
+
+def test_description_ends_with_the_time_in_quarantine(context: RunContext) -> None:
+    restore_backup(context)
+    note(context)
+    found = describe_unknown_leases(context, STORAGE)
+    assert found is not None
+    assert "it lacks 1 lease," in found
+    assert "not purged before 2026-11-27 03:00Z" in found
+    days = context.storage(STORAGE).quarantine_days
+    later = replace(context, clock=Clock(context.clock.now() + timedelta(days=days)))
+    assert describe_unknown_leases(later, STORAGE) is None
+
+
+def test_state_without_a_token_is_not_compared(context: RunContext) -> None:
+    """This is a new state, or one of release 0.3."""
+    (path,) = Path(context.state.files.root).rglob("_token.json")
+    path.unlink()
+    assert note(context) is None
+    restore_backup(context)
+    assert note(context) is not None
+
+
+def test_process_that_dies_with_a_new_lease_leaves_no_unknown_lease(context: RunContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    acquire = LocalStore.acquire
+
+    def acquire_and_die(*arguments: Any, **options: Any) -> Lease:
+        acquire(*arguments, **options)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(LocalStore, "acquire", acquire_and_die)
+    with pytest.raises(KeyboardInterrupt):
+        take(context)
+    assert context.store(STORAGE).last_token() == 2
+    assert note(context) is None
+
+
+def test_lease_of_a_faster_process_is_known(context: RunContext) -> None:
+    reserved = reserve_token(context.state, STORAGE)
+    faster = take(context)
+    assert faster.token == reserved + 1
+    assert note(context) is None
+
+
+def test_time_of_a_rehearsal_does_not_delay_real_runs(context: RunContext) -> None:
+    restore_backup(context)
+    assert note(context, days=400) is not None
+    at = quarantine_renewed_at(replace(context, clock=Clock()), STORAGE)
+    assert at is not None
+    assert at <= datetime.now(UTC)
