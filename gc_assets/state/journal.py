@@ -42,6 +42,7 @@ from gc_assets.state.summaries import StorageInventorySummary, Summary
 RECEIPT: Final = "_receipt.json"
 CURRENT: Final = "current.json"
 _PARTITION: Final = "run_date="
+_LONGEST_RUN: Final = timedelta(days=1)
 _log = logging.getLogger(__name__)
 
 _F = TypeVar("_F", bound=Summary)
@@ -311,11 +312,12 @@ class State:
             The deleted directories.
         """
         removed: list[str] = []
-        limit = clock.now().timestamp() - timedelta(days=keep_days).total_seconds()
+        now = clock.now().timestamp()
+        limit = now - timedelta(days=keep_days).total_seconds()
         for group in self.files.directories(""):
             for asset in self.files.directories(group):
                 if asset not in {*protected, *COMPACTED_TABLES}:
-                    removed += self._prune(group, asset, limit, used)
+                    removed += self._prune(group, asset, now, limit, used)
                 if asset in COMPACTED_TABLES:
                     removed += self._prune_segments(group, asset, keep_days)
         return removed
@@ -549,13 +551,17 @@ class State:
                 found.add(earlier.run_id)
         return frozenset(found)
 
-    def _prune(self, group: str, asset: str, limit: float, used: Collection[str]) -> list[str]:
-        """Delete old runs.
+    def _prune(self, group: str, asset: str, now: float, limit: float, used: Collection[str]) -> list[str]:
+        """Delete runs that started before `limit`.
 
-        They are removed from the index first, so that readers do not see partly deleted runs.
+        They are removed from the index first, so that readers do not see partly deleted runs. An
+        unpublished run may still be in progress, so it is kept for a day.
         """
         old: list[str] = []
         used = {*used, *(self._used_listings(group) if asset == StorageInventorySummary.TABLE else ())}
+        index = Index(self.files, f"{group}/{asset}/{INDEX}")
+        entries = index.read()
+        published = {run_id for run_id, entry in (entries or {}).items() if entry.is_published}
         for partition in self.files.directories(f"{group}/{asset}"):
             path = f"{group}/{asset}/{partition}"
             if partition.startswith(_PARTITION):
@@ -563,10 +569,10 @@ class State:
                 for run_id in self.files.directories(path):
                     started = _start_time(run_id)
                     is_used = run_id in used or (pointer is not None and run_id == pointer[0])
-                    if started is not None and started < limit and not is_used:
+                    until = limit if run_id in published else min(limit, now - _LONGEST_RUN.total_seconds())
+                    if started is not None and started < until and not is_used:
                         old.append(f"{path}/{run_id}")
-        index = Index(self.files, f"{group}/{asset}/{INDEX}")
-        if old and index.read() is not None:
+        if old and entries is not None:
             removed = {path.rpartition("/")[2] for path in old}
 
             def without_removed(entries: Entries) -> Entries:

@@ -279,6 +279,17 @@ def test_prune_respects_keep_days(state: State) -> None:
     assert edge.run_id in state.files.directories("sales/live_files/run_date=2026-03-14")
 
 
+def test_prune_keeps_runs_that_may_be_in_progress(state: State) -> None:
+    hour_ago = Clock(NOW - timedelta(hours=1))
+    replaced, _ = publish_table(state, "a", clock=hour_ago), publish_table(state, "b", clock=hour_ago)
+    writing, written = start_run(state, "c", clock=hour_ago)
+    assert state.prune(0, CLOCK) == [replaced.path]
+    assert current(state) != (late := state.publish(writing, receipt(writing, written)))
+    assert current(state) == late
+    abandoned, _ = start_run(state, "d", clock=Clock(NOW - timedelta(days=1, seconds=1)))
+    assert abandoned.path in state.prune(0, CLOCK)
+
+
 def test_prune_keeps_protected_tables(state: State) -> None:
     old = Clock(NOW - timedelta(days=365))
     for asset in (POLICY_TABLE.name, LIVE_FILTER.name):
