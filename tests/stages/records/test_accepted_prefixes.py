@@ -79,5 +79,5 @@ def test_damaged_record_is_an_error(tmp_path: Path) -> None:
     context = run_context_at(tmp_path)
     storage, _ = accept_prefix(context.config, Clock(), location(context, "db/t/"), "ada")
     context.state.files.replace(f"{storage}/accepted_prefixes.json", b"[{")
-    with pytest.raises(StateError, match=r"accepted_prefixes\.json is damaged"):
+    with pytest.raises(StateError, match=r"accepted_prefixes\.json: the file is damaged"):
         counting(context, Clock())

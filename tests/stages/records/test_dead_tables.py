@@ -67,5 +67,5 @@ def test_damaged_record_is_an_error(tmp_path: Path) -> None:
     context = run_context_at(tmp_path)
     storage, _ = accept_dead_table(context.config, Clock(), UUID, location(context, "db/t/"), "ada")
     context.state.files.replace(f"{storage}/dead_tables.json", b"[{")
-    with pytest.raises(StateError, match=r"dead_tables\.json is damaged"):
+    with pytest.raises(StateError, match=r"dead_tables\.json: the file is damaged"):
         counting(context, Clock())
