@@ -8,12 +8,9 @@ works on any subset of a plan's rows, either in executors or in the process that
 from __future__ import annotations
 
 import getpass
-import logging
 import os
-from collections.abc import Generator, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby, islice
-from typing import Final
 
 import pyarrow as pa
 
@@ -27,7 +24,6 @@ from gc_assets.stores.write_ahead import WriteAheadLog, share_of
 # S3 accepts this many keys in a delete request. On a disk, a batch of this size takes a fraction of
 # a second, so the lease is checked often enough.
 BATCH_SIZE = 1000
-_log: Final = logging.getLogger(__name__)
 
 
 def current_user() -> str:
@@ -36,24 +32,6 @@ def current_user() -> str:
         return getpass.getuser()
     except (KeyError, OSError):  # a uid without a name, as in some containers
         return f"uid {os.getuid()}"
-
-
-@contextmanager
-def release_on_exit(lease: Lease) -> Generator[None]:
-    """Release a lease at the end of the block.
-
-    If the block fails and the release fails too, the error of the block is raised. The other one is
-    only logged, because the lease expires anyway.
-    """
-    try:
-        yield
-    except BaseException:
-        try:
-            lease.release()
-        except (OSError, GcError) as error:
-            _log.warning("lease %d could not be released and will expire: %s", lease.token, error)
-        raise
-    lease.release()
 
 
 def execute(

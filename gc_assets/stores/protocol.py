@@ -200,6 +200,11 @@ class Lease(Protocol):
         """The fencing token, which is higher for each new lease of the storage."""
         ...
 
+    @property
+    def duration(self) -> timedelta:
+        """How long the lease lasts unless it is renewed."""
+        ...
+
     def check(self) -> None:
         """Check that no other plan has taken over the lease.
 

@@ -7,6 +7,7 @@ uses no code of this project. Tests of a single store are in `tests/stores/<sche
 from __future__ import annotations
 
 import pickle
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
@@ -26,6 +27,7 @@ from gc_assets.config.models import StorageConfig
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GateRefused, ObjectChanged, StoreError, UsageError
 from gc_assets.core.phases import Action
+from gc_assets.stores.held_lease import hold_lease
 from gc_assets.stores.listing import INVENTORY_SCHEMA, select_unchanged_objects
 from gc_assets.stores.protocol import LEASE_DURATION, RESERVED_PREFIX, Directory, Lease, PlannedAction, QuarantineMode, Store
 from gc_assets.stores.store import SCHEMES, open_store
@@ -703,6 +705,18 @@ def test_check_extends_the_lease_after_half_its_duration(bench: Bench, passed: t
     holder = bench.store.holder()
     assert holder is not None
     assert holder.expires_at == (NOW + expires).isoformat()
+
+
+def test_held_lease_is_renewed_until_its_release(bench: Bench) -> None:
+    duration = timedelta(milliseconds=30)
+    lease = later(bench.store.acquire(PLAN, "slow", CLOCK, duration), LEASE_DURATION)
+    renewed, deadline = (NOW + LEASE_DURATION + duration).isoformat(), time.monotonic() + 60
+    with hold_lease(lease):
+        while (holder := bench.store.holder()) is None or holder.expires_at != renewed:
+            assert time.monotonic() < deadline, holder
+        with pytest.raises(GateRefused, match="slow"):
+            take(bench, at(LEASE_DURATION))
+    assert bench.store.holder() is None
 
 
 def _take(store: Store, clock: Clock, owner: str) -> int | None:

@@ -16,11 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gc_assets.core.clock import Clock
-from gc_assets.core.errors import GateRefused, GcError, StateError, StoreError
+from gc_assets.core.errors import GateRefused, GcError, StateError
 from gc_assets.core.hashing import xxhash64
 from gc_assets.state.files import Files
 from gc_assets.state.schemas import DELETION_LOG
-from gc_assets.stores.execution import current_user, execute, release_on_exit, require_balance, to_deletion_log, to_planned_actions
+from gc_assets.stores.execution import current_user, execute, require_balance, to_deletion_log, to_planned_actions
 from gc_assets.stores.local.lease import acquire
 from gc_assets.stores.local.quarantine import open_quarantine
 from gc_assets.stores.protocol import LEASE_DURATION, Outcome, PlannedAction, Result
@@ -410,23 +410,6 @@ def test_log_rows_have_the_published_columns(root, lease, log):
         }
     ]
     assert to_deletion_log([], PLAN, "trash").num_rows == 0
-
-
-def test_failed_release_does_not_hide_the_first_error(root, lease, caplog):
-    (root / ".gc-assets" / "lease.json").write_text("no lease")
-    with pytest.raises(GateRefused, match="the first failure"), release_on_exit(lease):
-        raise GateRefused("the first failure")
-    assert "lease 1 could not be released" in caplog.text
-    with pytest.raises(StoreError, match="cannot parse the lease"), release_on_exit(lease):
-        pass
-
-
-def test_lease_is_released_after_success_and_failure(root, lease):
-    with pytest.raises(GateRefused, match="by a gate"), release_on_exit(lease):
-        raise GateRefused("by a gate")
-    with release_on_exit(acquire(str(root), "another-plan", "test", CLOCK)):
-        pass
-    assert acquire(str(root), PLAN, "test", CLOCK).token == 3
 
 
 def test_user_without_a_name_is_shown_by_uid(monkeypatch):

@@ -42,7 +42,8 @@ from gc_assets.stages.records.plans import (
 from gc_assets.state.backend import VERIFICATION_MARKS
 from gc_assets.state.journal import State
 from gc_assets.state.schemas import DELETION_LOG
-from gc_assets.stores.execution import current_user, release_on_exit
+from gc_assets.stores.execution import current_user
+from gc_assets.stores.held_lease import hold_lease
 from gc_assets.stores.write_ahead import open_log
 
 
@@ -72,12 +73,12 @@ def apply_plan(spark: SparkSession, context: RunContext, plan: StoredPlan, phase
     owner = plan.verdict.approved_by or current_user()
     lease = take_lease(context, header.storage, context.store(header.storage), header.plan_id, owner)
     verification_id = f"{header.plan_id}-{lease.token}"
-    with release_on_exit(lease), ExitStack() as afterwards:
+    with hold_lease(lease), ExitStack() as afterwards:
         _delete_abandoned_marks(context, header.storage, lease.token)
         afterwards.callback(_delete_mark, state, verification_id)
         resumed, ungated = has_begun(state, header), stale or removes_nothing
         verification = make_verification_mark(spark, context, plan, verification_id, ungated=ungated, resumed=resumed)
-        lease.renew()  # a mark can take longer than the lease is valid
+        lease.check()
         log = open_log(state.files, log_directory(header, phases), header.plan_id, header.rows + header.uploads.count, header.quarantine)
         execution = PlanExecution(spark, context, plan, log, lease, only_interrupted=stale and not removes_nothing)
         for number, phase in enumerate(planned_phases, start=1):
@@ -88,7 +89,7 @@ def apply_plan(spark: SparkSession, context: RunContext, plan: StoredPlan, phase
                 execution.publish_histories(verification_id)
                 if not ungated:
                     execution.record_verified(verification)
-                lease.renew()
+                lease.check()
                 continue
             if phase == ABORT:
                 execution.abort(verification)
@@ -96,7 +97,7 @@ def apply_plan(spark: SparkSession, context: RunContext, plan: StoredPlan, phase
             execution.execute_phase(phase, execution.revalidate(phase, verification))
             if phase == RESTORE and len(planned_phases) > 1:  # restored metadata may refer to files that were unknown before
                 verification = make_verification_mark(spark, context, plan, verification_id, ungated=ungated, resumed=resumed)
-                lease.renew()
+                lease.check()
         return execution.publish(planned_phases)
 
 

@@ -32,7 +32,8 @@ from gc_assets.stages.records.plans import (
     unfinished_plans,
 )
 from gc_assets.state.schemas import DELETION_LOG
-from gc_assets.stores.execution import current_user, release_on_exit
+from gc_assets.stores.execution import current_user
+from gc_assets.stores.held_lease import hold_lease
 from gc_assets.stores.write_ahead import open_log
 
 
@@ -66,7 +67,7 @@ def close_plan(spark: SparkSession, context: RunContext, plan: StoredPlan) -> Ap
     refuse_other_clock(header, context.clock)
     refuse_rehearsal(context, header.storage)
     lease = take_lease(context, header.storage, context.store(header.storage), header.plan_id, current_user())
-    with release_on_exit(lease):
+    with hold_lease(lease):
         log_activity(f"closing plan {header.plan_id[:12]}")
         log = open_log(state.files, execution_directory(header), header.plan_id, header.rows + header.uploads.count, header.quarantine)
         session = choose_session(spark, plan.published.receipt.rows, len(plan.published.paths()))

@@ -58,7 +58,8 @@ from gc_assets.stages.records.verified_tables import HistoryName
 from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import EXPIRY_LOG, EXPIRY_PLAN, LIVE_FILES
 from gc_assets.state.summaries import ExpiryLogSummary
-from gc_assets.stores.execution import current_user, release_on_exit
+from gc_assets.stores.execution import current_user
+from gc_assets.stores.held_lease import hold_lease
 from gc_assets.stores.protocol import Lease
 from gc_assets.stores.store import open_store
 
@@ -531,7 +532,7 @@ def undo_expiry(context: RunContext, plan: StoredPlan, *, only_paths: bool = Fal
     store = open_store(plan.header.location, context.config.connections())
     lease = take_lease(context, plan.header.storage, store, plan.header.plan_id, current_user())
     counts: Counter[str] = Counter()
-    with release_on_exit(lease):
+    with hold_lease(lease):
         for lake, items in done:
             log_activity(f"undo: {count_of(len(items), 'edit')} of the history of lake {lake.name}")
             outcomes = list(_find_without_objects(context, plan, lake.name, items))

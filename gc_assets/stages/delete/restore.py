@@ -30,7 +30,8 @@ from gc_assets.state.journal import PublishedTable, State, TableRun
 from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import DELETION_LOG
 from gc_assets.state.summaries import DeletionLogSummary
-from gc_assets.stores.execution import current_user, release_on_exit, to_deletion_log
+from gc_assets.stores.execution import current_user, to_deletion_log
+from gc_assets.stores.held_lease import hold_lease
 from gc_assets.stores.protocol import Outcome
 from gc_assets.stores.write_ahead import KEYS_PER_SHARE, WriteAheadLog, open_log
 
@@ -78,7 +79,7 @@ def restore(
     run = start_run(context, storage_name, DELETION_LOG)
     restore_id = f"{RESTORE_PREFIX}{run.run_id}"
     lease = take_lease(context, storage_name, store, restore_id, current_user())
-    with release_on_exit(lease):
+    with hold_lease(lease):
         interrupted = unfinished_plans(state, storage_name)
         concerned = {*interrupted, *([plan_id] if plan_id is not None else [])}
         listed = list_plans(context.config, storage_name) if concerned else ()

@@ -37,7 +37,8 @@ from gc_assets.state.journal import PublishedTable
 from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import DELETION_LOG
 from gc_assets.state.summaries import DeletionLogSummary
-from gc_assets.stores.execution import release_on_exit, to_deletion_log
+from gc_assets.stores.execution import to_deletion_log
+from gc_assets.stores.held_lease import hold_lease
 from gc_assets.stores.protocol import Outcome, PlannedAction, Store
 from gc_assets.stores.trash import TrashedObject, list_trash
 from gc_assets.stores.write_ahead import WriteAheadLog, find_log
@@ -160,7 +161,7 @@ def adopt_files(context: RunContext, storage_name: str, by: str, comment: str = 
     run = start_run(context, storage_name, DELETION_LOG)
     adoption_id = f"adopt-{run.run_id}"
     lease = take_lease(context, storage_name, store, adoption_id, by.strip())
-    with release_on_exit(lease):
+    with hold_lease(lease):
         unknown = find_unknown_files(context, storage_name)
         files = (*unknown.files, *unknown.copies)
         etags = {item: store.trashed_etag(item.plan_id, item.key) if _PLAN_ID.fullmatch(item.plan_id) else None for item in files}

@@ -34,7 +34,7 @@ from gc_assets.state.files import Files
 from gc_assets.state.schemas import DELETION_PLAN, LAKE_REFS, LIVE_FILES
 from gc_assets.state.side_tables import UPLOADS, UPLOADS_SIDE
 from gc_assets.state.summaries import DeletionPlanSummary
-from gc_assets.stores.execution import release_on_exit
+from gc_assets.stores.held_lease import hold_lease
 from gc_assets.stores.store import open_store
 from gc_assets.stores.write_ahead import open_log
 from tests.dates import next_noon
@@ -164,7 +164,7 @@ def test_unreadable_table_or_outdated_plan_aborts_nothing(story: UploadStory, tm
         ([], True, "denied", "out of date"),
     ]
     lease = open_store(f"file://{tmp_path}/").acquire(story.header.plan_id, "tester", Clock())
-    with release_on_exit(lease):
+    with hold_lease(lease):
         for unreadable, only_interrupted, outcome, reason in cases:
             log = open_log(Files(str(tmp_path)), outcome, story.header.plan_id, len(GARBAGE_NAMES))
             rows = abort_uploads(context, plan, revalidation, nothing, unreadable, log, lease, "run", only_interrupted=only_interrupted)
