@@ -12,7 +12,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Self
 
 from pydantic import Field
 
@@ -257,6 +257,11 @@ class PlanSummary(StrictModel):
     @property
     def has_work(self) -> bool:
         return bool(self.rows or self.expiry_actions or self.uploads.count)
+
+    def copy_counts(self) -> Self:
+        """Return a copy that does not share its dictionaries with this summary."""
+        counts = {name: dict(value) for name, value in self if isinstance(value, dict)}
+        return self.model_copy(update=counts)
 
     def status_at(self, now: datetime) -> str:
         """Return the status regardless of approvals: historical, expired, refused or ready."""

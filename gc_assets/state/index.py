@@ -21,6 +21,7 @@ from gc_assets.core.errors import StateError
 from gc_assets.core.renamed_keys import RenamedKeys
 from gc_assets.core.untrusted_input import parse_json
 from gc_assets.state.backend import VersionedContent
+from gc_assets.state.content_cache import ContentCache
 from gc_assets.state.files import Files
 from gc_assets.state.receipts import PartFile, Receipt, invalid_keys
 from gc_assets.state.summaries import CUMULATIVE_TABLES, INDEX_SUMMARIES, IndexSummary
@@ -155,6 +156,7 @@ def _index_summary(receipt: Receipt) -> dict[str, Any]:
 
 
 Entries = dict[str, IndexEntry]
+_PARSED: Final = ContentCache[Entries]()
 
 
 class IndexContent(NamedTuple):
@@ -215,6 +217,9 @@ class Index:
         self.files.change(self.path, lambda _: _format(entries))
 
     def _parse(self, content: bytes) -> Entries:
+        return dict(_PARSED.parse(f"{self.files.root}/{self.path}", content, self._parse_new))
+
+    def _parse_new(self, content: bytes) -> Entries:
         address = f"{self.files.root}/{self.path}"
         try:
             document = parse_json(content)

@@ -64,7 +64,7 @@ from gc_assets.stages.records.accepted_runs import AcceptedRun, last_accepted_ru
 from gc_assets.stages.records.fencing_tokens import note_unknown_leases
 from gc_assets.stages.records.ledger import LogReader
 from gc_assets.stages.records.newest_sweeps import next_generation
-from gc_assets.stages.records.plans import used_plan_ids
+from gc_assets.stages.records.plans import index_summary, used_plan_ids
 from gc_assets.stages.sweep.link_aliases import planned_by_alias
 from gc_assets.stages.sweep.live_filter import live_count
 from gc_assets.stages.sweep.tail_matches import planned_by_unknown_address
@@ -82,7 +82,7 @@ from gc_assets.state.side_tables import (
     UPLOADS_SIDE,
     WAITING_SIDE,
 )
-from gc_assets.state.summaries import DeletionPlanSummary, OrphanFilesSummary, PlanIndexSummary
+from gc_assets.state.summaries import DeletionPlanSummary, OrphanFilesSummary
 
 HEADER: Final = "_header.json"
 
@@ -291,7 +291,7 @@ def _reuse_header(context: RunContext, storage_name: str, header: PlanHeader) ->
     and the same content gets a new plan id. Warnings always come from this run, because they are
     not part of the content.
     """
-    previous = {run.summary(PlanIndexSummary).plan.plan_id: run for run in context.state.history(storage_name, DELETION_PLAN.name)}
+    previous = {index_summary(run).plan.plan_id: run for run in context.state.history(storage_name, DELETION_PLAN.name)}
     if header.plan_id in previous:
         used = used_plan_ids(context.config, storage_name)
         while header.plan_id in used:

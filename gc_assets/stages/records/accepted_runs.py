@@ -94,9 +94,9 @@ def accepted_runs(context: RunContext, storage_name: str) -> Iterator[PublishedT
             yield context.state.open(plan.run)
 
 
-def _list_accepted(config: Config, storage_name: str) -> list[ListedPlan]:
-    """Return the plans of all accepted runs, newest first."""
-    return [plan for plan in list_plans(config, storage_name, empty=True) if not plan.header.historical and _is_accepted(plan)]
+def _list_accepted(config: Config, storage_name: str) -> Iterator[ListedPlan]:
+    """Yield the plans of all accepted runs, newest first."""
+    return (plan for plan in list_plans(config, storage_name, empty=True) if not plan.header.historical and _is_accepted(plan))
 
 
 def find_baseline_tables(config: Config) -> frozenset[str]:
@@ -107,7 +107,7 @@ def find_baseline_tables(config: Config) -> frozenset[str]:
     """
     state, found = State.of(config), set[str]()
     for storage in config.storages:
-        accepted = _list_accepted(config, storage.name)
+        accepted = list(_list_accepted(config, storage.name))
         for plan in (*accepted[:1], *[plan for plan in accepted if not plan.header.rehearsal][:1]):
             of_plan = _read_inputs(state, plan.run)
             swept = next((run for run in state.history(storage.name, ORPHAN_FILES.name) if run.run_id in of_plan), None)

@@ -76,9 +76,9 @@ def list_newest_sweeps(context: RunContext) -> Iterator[PublishedTable]:
             yield swept
 
 
-def list_comparable_plans(context: RunContext, storage_name: str) -> list[ListedPlan]:
-    """Return the storage's plans whose sweeps count, newest first."""
-    return [plan for plan in _list_known(context, storage_name) if plan.header.rehearsal == context.clock.is_rehearsal]
+def list_comparable_plans(context: RunContext, storage_name: str) -> Iterator[ListedPlan]:
+    """Yield the storage's plans whose sweeps count, newest first."""
+    return (plan for plan in _list_known(context, storage_name) if plan.header.rehearsal == context.clock.is_rehearsal)
 
 
 def next_generation(context: RunContext, storage_name: str) -> int:

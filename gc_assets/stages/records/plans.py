@@ -44,6 +44,9 @@ _ENDS: Final = ("finished_at", "restored_at", "not_done")
 # applied one has ended, and some of its rows were left out.
 UNFINISHED: Final = "unfinished"
 PARTIALLY_APPLIED: Final = "partially applied"
+# Validated summaries of plans, next to what they were validated from, by the digest of the receipt.
+_MAX_SUMMARIES: Final = 20_000
+_SUMMARIES: Final[dict[str, tuple[dict[str, Any], PlanIndexSummary]]] = {}
 # Plans with these statuses wait for a decision or for an apply.
 _OPEN: Final = frozenset({"ready", "refused", "approved"})
 # A plan's first event has no number, because releases before 0.4 stored a single approval.
@@ -139,7 +142,7 @@ class ListedPlan:
     @property
     def order(self) -> tuple[int, int, date, str]:
         """Sort key by which the newest run is last, whatever the clocks were (`newest_sweeps`)."""
-        return self.generation, self.run.entry.sequence_number, self.run.run_date, self.run.run_id
+        return order_of(self.run, self.generation)
 
     def status_at(self, now: datetime) -> str:
         return self.record.status_of(self.header, now, self.verdict)
@@ -212,6 +215,11 @@ class StoredPlan:
         return record.status_of(self.header.summary, now, self.verdict)
 
 
+def order_of(run: PastRun, generation: int) -> tuple[int, int, date, str]:
+    """Return the sort key of a plan's run, see `ListedPlan.order`."""
+    return generation, run.entry.sequence_number, run.run_date, run.run_id
+
+
 def list_plans(config: Config, storage_name: str | None = None, *, empty: bool = False) -> Iterator[ListedPlan]:
     """List the plans of all storages or of one storage, beginning with its newest plan.
 
@@ -226,14 +234,31 @@ def list_plans(config: Config, storage_name: str | None = None, *, empty: bool =
         if storage_name in {None, storage.name}:
             history = state.history(storage.name, DELETION_PLAN.name)
             records = _records(state, storage.name) if history else {}
-            found: dict[str, ListedPlan] = {}
+            found: dict[str, tuple[PlanIndexSummary, PastRun]] = {}
             for run in sorted(history, key=lambda run: run.entry.sequence_number):
-                index = run.summary(PlanIndexSummary)
+                index = index_summary(run)
                 _refuse_copy(state, index.plan, run.group, run.path)
-                record = records.get(index.plan.plan_id, PlanRecord())
-                found[index.plan.plan_id] = ListedPlan(index.plan, run, record, record.verdict(storage.approvals_needed), index.generation)
-            newest_first = sorted(found.values(), key=lambda plan: plan.order, reverse=True)
-            yield from (plan for plan in newest_first if empty or plan.header.has_work)
+                found[index.plan.plan_id] = index, run
+            for index, run in sorted(found.values(), key=lambda item: order_of(item[1], item[0].generation), reverse=True):
+                if empty or index.plan.has_work:
+                    record = records.get(index.plan.plan_id, PlanRecord())
+                    yield ListedPlan(index.plan.copy_counts(), run, record, record.verdict(storage.approvals_needed), index.generation)
+
+
+def index_summary(run: PastRun) -> PlanIndexSummary:
+    """Return the summary of a plan, which is validated again only if its content has changed.
+
+    Callers share the summary and must not change it.
+    """
+    stored = run.entry.summary
+    known = _SUMMARIES.get(run.entry.receipt_sha256)
+    if known is not None and known[0] == stored:
+        return known[1]
+    found = run.summary(PlanIndexSummary)
+    if len(_SUMMARIES) >= _MAX_SUMMARIES:
+        _SUMMARIES.clear()
+    _SUMMARIES[run.entry.receipt_sha256] = stored, found
+    return found
 
 
 def previous_plan(listed: Iterable[ListedPlan], clock: Clock) -> ListedPlan | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 from gc_assets.resources.platform import Platform
 from gc_assets.stages.delete.plan import header_of
 from gc_assets.stages.records.plans import approve, execution_directory, find_plan, list_plans, record_finished
+from gc_assets.state.index import INDEX, Index, PastRun
 from gc_assets.state.journal import State
 from gc_assets.stores.write_ahead import open_log
 from tests.assets.platforms import NOW, platform, stored_plan
@@ -86,3 +89,47 @@ def test_records_of_older_releases_are_read(at: Platform) -> None:
     (listed,) = list_plans(at.config)
     assert listed.status_at(NOW) == "applied"
     assert "is_begun" not in entry
+
+
+APPROVE = """
+import sys
+from pathlib import Path
+from gc_assets.stages.records.plans import approve
+from tests.assets.platforms import platform
+at = platform(Path(sys.argv[1]), mode="apply")
+approve(at.config, at.clock, sys.argv[2], "ada")
+"""
+
+
+def test_approval_and_plan_of_another_process_are_seen_immediately(at: Platform, tmp_path: Path) -> None:
+    plan_id = header_of(stored_plan(at)).plan_id
+    assert statuses(at) == {"ready"}
+    subprocess.run([sys.executable, "-c", APPROVE, tmp_path, plan_id], check=True)
+    assert statuses(at) == {"approved"}
+
+
+def test_summaries_are_validated_once_for_all_lists(at: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored_plan(at)
+    validated: list[str] = []
+    validate = PastRun.summary
+    monkeypatch.setattr(PastRun, "summary", lambda run, model: validated.append(run.run_id) or validate(run, model))
+    assert [len(list(list_plans(at.config))) for _ in range(3)] == [1, 1, 1]
+    assert len(validated) == 1
+
+
+def test_callers_do_not_share_the_counts_of_listed_plans(at: Platform) -> None:
+    stored_plan(at)
+    (changed,), expected = list_plans(at.config), next(list_plans(at.config)).header.totals
+    changed.header.totals.clear()
+    assert expected
+    assert next(list_plans(at.config)).header.totals == expected
+
+
+def test_summary_that_changed_under_the_same_receipt_is_validated_again(at: Platform) -> None:
+    stored_plan(at)
+    (listed,) = list_plans(at.config)
+    entry = listed.run.entry
+    plan = {**entry.summary["plan"], "rehearsal": True}
+    index = Index(State.of(at.config).files, f"warehouse/deletion_plan/{INDEX}")
+    index.replace({entry.run_id: entry.model_copy(update={"summary": {**entry.summary, "plan": plan}})})
+    assert next(list_plans(at.config)).header.rehearsal
