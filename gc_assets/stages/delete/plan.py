@@ -66,6 +66,7 @@ from gc_assets.stages.records.ledger import LogReader
 from gc_assets.stages.records.newest_sweeps import next_generation
 from gc_assets.stages.records.plans import index_summary, used_plan_ids
 from gc_assets.stages.sweep.link_aliases import planned_by_alias
+from gc_assets.stages.sweep.listings import Listing
 from gc_assets.stages.sweep.live_filter import live_count
 from gc_assets.stages.sweep.tail_matches import planned_by_unknown_address
 from gc_assets.state.files import Files
@@ -104,8 +105,9 @@ def deletion_plan(spark: SparkSession, context: RunContext, storage_name: str) -
     the rows.
     """
     open_plans = close_outdated_plans(spark, context, storage_name)
-    with suppress(GcError, OSError):  # if this user may not read the counter, the next apply compares it
-        note_unknown_leases(context, storage_name, context.store(storage_name))
+    if not Listing.of(context, storage_name).is_earlier:  # otherwise nothing is purged
+        with suppress(GcError, OSError):  # if this user may not read the counter, the next apply compares it
+            note_unknown_leases(context, storage_name, context.store(storage_name))
     state, inputs = context.state, PlanInputs.of(context, storage_name)
     run = start_run(context, storage_name, DELETION_PLAN)
     log_activity(f"{count_of(inputs.orphans.receipt.rows, 'orphan file')}")

@@ -342,7 +342,7 @@ def test_error_names_all_missing_snapshots(built: RepositoryBuilder):
     built.branch("old", third)
     for lost in (second, first):
         built.snapshot_file(lost).unlink()
-    with pytest.raises(LakeUnreadable, match=rf"Run again, .* restore them .* add ({second}, {first}|{first}, {second}) to lost_snapshots"):
+    with pytest.raises(LakeUnreadable, match=rf"Run again, .* restore .* add ({second}, {first}|{first}, {second}) to lost_snapshots"):
         retention_of(lake_at(built.path), AS_OF)
 
 

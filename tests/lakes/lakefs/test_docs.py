@@ -48,7 +48,7 @@ def test_examples_use_names_that_a_server_accepts() -> None:
 
 def test_page_explains_every_option() -> None:
     fields = {*LakeFsLakeConfig.model_fields, *(f"retention.{name}" for name in LakeFsRetention.model_fields)} - {"retention"}
-    of_every_kind = {"owners", "tags", "assets", "max_garbage_share"}  # in docs/configuration.md
+    of_every_kind = {"name", "kind", "owners", "tags", "assets", "max_garbage_share"}  # in docs/configuration.md
     assert options("Configuration") == fields - of_every_kind
 
 

@@ -114,7 +114,7 @@ def test_user_ends_a_plan_within_its_time(interrupted: tuple[Lakehouse, PlanHead
     closed = close_plan(house.spark, house.run_context(), find_plan(house.config, header.plan_id))
     assert counts(closed.by_outcome) == {("quarantine", "denied"): len(moved)}
     assert house.trash(header) == set()
-    with pytest.raises(UsageError, match="has not begun or has already ended"):
+    with pytest.raises(UsageError, match="no apply has begun it, or it has already ended"):
         close_plan(house.spark, house.run_context(), find_plan(house.config, header.plan_id))
     house.plan()
     assert moved <= house.keys("deletion_plan", action="quarantine")
