@@ -35,9 +35,7 @@ _TASK_SECONDS: Final = 60.0
 
 
 @click.command("doctor", short_help="Check lakes, storages and state.")
-@click.option(
-    "--repair", is_flag=True, help="First rebuild indexes that differ from the receipts, and drop damaged lists of compacted segments."
-)
+@click.option("--repair", is_flag=True, help="First set damaged runs aside, rebuild indexes, and drop damaged lists of compacted segments.")
 @click.option("--all", "show_all", is_flag=True, help="Also print passed checks, as JSON always does.")
 @format_option()
 @wide_option
@@ -48,8 +46,8 @@ def doctor_command(settings: Settings, repair: bool, show_all: bool, format_: st
     with its cause and what to do.
 
     Starts Spark and runs one task, as a run does. Changes nothing except probe files, which are
-    removed immediately. The exit code is 1 if a check fails. --repair first rebuilds indexes of the
-    state that are damaged or lack a run.
+    removed immediately. The exit code is 1 if a check fails. --repair first reads the whole state,
+    ignores runs with missing or damaged files from then on, and rebuilds damaged indexes.
 
     \b
     Examples:
@@ -61,11 +59,14 @@ def doctor_command(settings: Settings, repair: bool, show_all: bool, format_: st
     from gc_assets.cli.progress import CommandProgress, show_progress
     from gc_assets.core.findings import FAIL, SKIPPED, WARN
     from gc_assets.engine.progress import measure_work
+    from gc_assets.state.journal import SET_ASIDE
 
     platform = settings.platform()
     if repair:
         for path in platform.run_context(platform.clock.today()).state.repair():
             print_message(f"repaired: {platform.config.state}/{path}")
+            if path.endswith(SET_ASIDE):
+                print_message("  This run is set aside. The next run computes its table again, and does not compare with it.")
     with show_progress(CommandProgress(), verbose=settings.verbose) as progress, measure_work("doctor"):
         found = _run_checks(platform, progress, verbose=settings.verbose)
     rows = [{**asdict(finding), "subject": platform.config.label_of(finding.subject)} for finding in found]

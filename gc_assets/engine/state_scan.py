@@ -9,10 +9,9 @@ size of the files. A few of these numbers select groups of files, and the others
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -21,9 +20,8 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from gc_assets.core.errors import StateError
 from gc_assets.state.files import Files
-from gc_assets.state.parts import add_missing_columns, describe_damage, missing_columns, open_part
+from gc_assets.state.parts import add_missing_columns, decode_each, missing_columns, open_part, read_errors
 
 # How many bytes a task reads, and how many could be read in the time that a request takes.
 TASK_BYTES: Final = 16 * 2**20
@@ -38,8 +36,6 @@ _NUMBER_BYTES: Final = 8 * (8 + 8 + 100 * _BINARIES) / (8 + 8)
 # Spark never broadcasts a table of 8 GB, so larger estimates make no difference.
 _MOST_NUMBERS: Final = 2**23
 
-
-_T = TypeVar("_T")
 
 # A column and a value. Rows with another value are dropped, but rows with null are kept.
 ColumnFilter = tuple[str, bool]
@@ -65,7 +61,8 @@ def scan(
         sizes: The sizes in bytes. If they are not given, each directory is listed once.
         only: Drop rows that do not match this filter.
     """
-    known = sizes if sizes is not None else files.sizes(paths)
+    with read_errors(files.root):
+        known = sizes if sizes is not None else files.sizes(paths)
     groups = group_by_size(paths, known)
     numbers = max(len(groups), min(_MOST_NUMBERS, round(sum(known) / _NUMBER_BYTES)))
     marks = tuple(group * numbers // len(groups) for group in range(len(groups)))
@@ -121,28 +118,6 @@ class ScanTask:
 
     def _rows(self, paths: Sequence[str]) -> Iterator[pa.RecordBatch]:
         return decode_each(self.files, paths, lambda content: decode_parquet(content, self.schema, self.only))
-
-
-def decode_each(files: Files, paths: Sequence[str], decode: Callable[[bytes], Iterator[_T]]) -> Iterator[_T]:
-    """Download and decode files. Errors name the file (see `read_errors`)."""
-    contents, number = files.contents(paths), 0
-    while number < len(paths):
-        with read_errors(f"{files.root}/{paths[number]}"):
-            yield from decode(next(contents))
-        number += 1
-
-
-@contextmanager
-def read_errors(path: str) -> Generator[None]:
-    """Convert errors that occur while a part is read to a `StateError` that names it."""
-    try:
-        yield
-    except FileNotFoundError as error:
-        raise StateError(f"{error.filename or path} is missing, so the table is incomplete; run its asset again") from None
-    except pa.ArrowException as error:
-        raise StateError(describe_damage(path, error)) from error
-    except OSError as error:
-        raise StateError(describe_damage(path, error) if error.errno is None else f"{path} cannot be read: {error}") from error
 
 
 def decode_parquet(content: bytes, schema: pa.Schema, only: ColumnFilter | None = None) -> Iterator[pa.RecordBatch]:

@@ -33,14 +33,17 @@ from gc_assets.core.untrusted_input import parse_json
 from gc_assets.state import compaction
 from gc_assets.state.backend import ABSENT, FileStat
 from gc_assets.state.compaction import COMPACTED_TABLES, MAX_COMPACTIONS, SegmentFile, Segments
+from gc_assets.state.damage import RECORDS, DamagedRunError, describe_next_step
 from gc_assets.state.files import Files, is_read_only
 from gc_assets.state.index import INDEX, Entries, Index, IndexContent, IndexEntry, PastRun, make_entry, partition_path
 from gc_assets.state.receipts import PartFile, Receipt, invalid_keys
 from gc_assets.state.schemas import SCHEMA_VERSION
-from gc_assets.state.summaries import StorageInventorySummary, Summary
+from gc_assets.state.summaries import DeletionPlanSummary, StorageInventorySummary, Summary
 
 RECEIPT: Final = "_receipt.json"
 CURRENT: Final = "current.json"
+# The receipt of a damaged run that `State.repair` set aside.
+SET_ASIDE: Final = f"{RECEIPT}.damaged"
 _PARTITION: Final = "run_date="
 _LONGEST_RUN: Final = timedelta(days=1)
 _log = logging.getLogger(__name__)
@@ -294,9 +297,8 @@ class State:
         for part in table.receipt.parts:
             found = hashlib.sha256(self.files.read(f"{table.path}/{part.name}")).hexdigest()
             if found != part.sha256:
-                raise StateError(
-                    f"{self.files.root}/{table.path}/{part.name} is damaged (sha256 {found}, expected {part.sha256}); run its asset again"
-                )
+                path = f"{self.files.root}/{table.path}/{part.name}"
+                raise DamagedRunError(f"{path} is damaged (sha256 {found}, expected {part.sha256}); {describe_next_step(path)}")
 
     def prune(self, keep_days: int, clock: Clock, protected: Sequence[str] = (), used: Collection[str] = ()) -> list[str]:
         """Delete old runs that are no longer current, and old segments that were replaced.
@@ -341,19 +343,41 @@ class State:
                 continue
             if read is None:
                 continue  # rebuilt from the receipts when it is needed
+            damaged = self._find_damaged_runs(group, asset, self._check_receipt).values()
+            found += [str(error) for error, is_record in damaged if not is_record]
             listed = {PastRun(group, asset, entry).path for entry in read.values()}
             receipts = {path for path, _ in self._receipts(group, asset)}
             missing = {PastRun(group, asset, entry).path for entry in read.values() if entry.is_published} - receipts
             found += [f"{self.files.root}/{index.path} lacks the run {path}" for path in sorted(receipts - listed)]
+            missing = set() if asset in RECORDS else missing
             found += [f"{self.files.root}/{index.path} lists the run {path}, whose receipt is missing" for path in sorted(missing)]
         return found
 
-    def repair(self) -> list[str]:
-        """Rebuild indexes from receipts, and clear lists with damaged compacted segments.
+    def find_damaged_records(self) -> list[str]:
+        """Find missing and damaged files of deletion logs and of plans whose apply has begun.
 
-        Only groups directly under the root are repaired. Missing indexes are not created. If an
-        index is readable, entries without a receipt are kept, because their runs may be in
-        progress.
+        Returns:
+            A message for each run. `repair` cannot help, because no run can compute these tables
+            again.
+        """
+        found: list[str] = []
+        for group, asset in self._assets():
+            if asset in RECORDS:
+                found += [f"{self.files.root}/{path}/{RECEIPT} is missing" for path in self._missing_receipts(group, asset)]
+            if asset in {*RECORDS, DeletionPlanSummary.TABLE}:
+                damaged = self._find_damaged_runs(group, asset, self._check_receipt).values()
+                found += [str(error).rpartition(";")[0] for error, is_record in damaged if is_record]
+        return found
+
+    def repair(self) -> list[str]:
+        """Set damaged runs aside, rebuild indexes, and clear damaged lists of compacted segments.
+
+        This reads the whole state. Only groups directly under the root are repaired. Missing
+        indexes are not created. If an index is readable, entries without a receipt are kept,
+        because their runs may be in progress.
+
+        The files of a damaged run are kept. Only its receipt is renamed, so that readers ignore the
+        run and the next run computes the table again. Deletion records stay unchanged.
 
         Returns:
             The paths of the changed files.
@@ -363,24 +387,98 @@ class State:
             if asset in COMPACTED_TABLES and compaction.find_damage(self.files, group, asset):
                 compaction.clear_list(self.files, group, asset)
                 changed.append(f"{group}/{asset}/{compaction.LIST_FILE}")
-            index = Index(self.files, f"{group}/{asset}/{INDEX}")
-            try:
-                read = index.read()
-            except StateError:
-                index.replace(self._from_receipts(group, asset))
-                changed.append(index.path)
-                continue
-            if read is None:
-                continue
-            before = read
-
-            def with_receipts(entries: Entries, group: str = group, asset: str = asset) -> Entries:
-                waiting = {run_id: entry for run_id, entry in entries.items() if not entry.is_published}
-                return {**waiting, **self._from_receipts(group, asset)}
-
-            if index.change(with_receipts, dict).entries != before:
-                changed.append(index.path)
+            changed += self._set_damaged_runs_aside(group, asset)
+            changed += self._repair_index(group, asset)
+            if asset not in RECORDS:
+                changed += self._remove_wrong_pointers(group, asset)
         return changed
+
+    def _repair_index(self, group: str, asset: str) -> list[str]:
+        index = Index(self.files, f"{group}/{asset}/{INDEX}")
+        try:
+            found = self._from_receipts(group, asset)
+        except DamagedRunError:  # a deletion record, see `find_damaged_records`
+            return []
+        try:
+            before = index.read()
+        except StateError:
+            index.replace(found)
+            return [index.path]
+        if before is None:
+            return []
+
+        def with_receipts(entries: Entries) -> Entries:
+            kept = {run_id: entry for run_id, entry in entries.items() if asset in RECORDS or not entry.is_published}
+            return {**kept, **self._from_receipts(group, asset)}
+
+        return [index.path] if index.change(with_receipts, dict).entries != before else []
+
+    def _set_damaged_runs_aside(self, group: str, asset: str) -> list[str]:
+        changed: list[str] = []
+        for path, (error, is_record) in self._find_damaged_runs(group, asset, self._verify_receipt).items():
+            if is_record:
+                continue
+            _log.warning("The run %s is set aside: %s", path, error)
+            self.files.replace(f"{path}/{SET_ASIDE}", self.files.read(f"{path}/{RECEIPT}"))
+            self.files.delete(f"{path}/{RECEIPT}")
+            changed.append(f"{path}/{SET_ASIDE}")
+        return changed
+
+    def _remove_wrong_pointers(self, group: str, asset: str) -> list[str]:
+        """Remove pointers to runs that are missing, so that the next run computes the table again."""
+        changed: list[str] = []
+        for partition in self.files.directories(f"{group}/{asset}"):
+            path = f"{group}/{asset}/{partition}"
+            if partition.startswith(_PARTITION):
+                try:
+                    pointer = self._pointer(path)
+                    is_wrong = pointer is not None and self._receipt_sha256(f"{path}/{pointer[0]}") != pointer[1]
+                except StateError:
+                    is_wrong = True
+                if is_wrong:
+                    self.files.delete(f"{path}/{CURRENT}")
+                    changed.append(f"{path}/{CURRENT}")
+        return changed
+
+    def _find_damaged_runs(self, group: str, asset: str, check: Callable[[str, bytes], None]) -> dict[str, tuple[DamagedRunError, bool]]:
+        """Find runs with missing or damaged files.
+
+        Args:
+            check: Checks the run at a path, given its receipt. Raises `DamagedRunError`.
+
+        Returns:
+            For the path of each damaged run, the error, and whether it is a deletion record.
+        """
+        found: dict[str, tuple[DamagedRunError, bool]] = {}
+        for path, content in self._receipts(group, asset):
+            try:
+                check(path, content)
+            except DamagedRunError as error:
+                found[path] = error, self._is_record(group, asset, content)
+            except (StateError, FileNotFoundError):  # written by a newer release, which readers report, or just pruned
+                continue
+        return found
+
+    def _is_record(self, group: str, asset: str, receipt: bytes) -> bool:
+        """Check if a run records deletions. A plan does as soon as its apply has begun."""
+        if asset != DeletionPlanSummary.TABLE:
+            return asset in RECORDS
+        begun = self.files.directories(f"{group}/apply")
+        return any(plan_id.encode() in receipt for plan_id in begun)
+
+    def _missing_receipts(self, group: str, asset: str) -> list[str]:
+        try:
+            read = Index(self.files, f"{group}/{asset}/{INDEX}").read() or {}
+        except StateError:  # see `find_index_errors`
+            return []
+        published = (PastRun(group, asset, entry).path for entry in read.values() if entry.is_published)
+        return [path for path in sorted(published) if self._receipt_sha256(path) is None]
+
+    def _check_receipt(self, path: str, content: bytes) -> None:
+        self._check_parts(path, self._parse(path, content))
+
+    def _verify_receipt(self, path: str, content: bytes) -> None:
+        self.verify(PublishedTable(path, self._parse(path, content)))
 
     def _add_receipt(self, run: TableRun, receipt: Receipt) -> tuple[Receipt, IndexContent]:
         """Give a receipt the next sequence number, and add its run to the index.
@@ -494,9 +592,9 @@ class State:
         try:
             content = self.files.read(f"{path}/{RECEIPT}")
         except FileNotFoundError:
-            raise StateError(f"{address} is missing: the table is incomplete or was removed; run its asset again") from None
+            raise StateError(f"{address} is missing: the table is incomplete or was removed; {describe_next_step(address)}") from None
         if hashlib.sha256(content).hexdigest() != digest:
-            raise StateError(f"{address} does not match {named_by}: it was changed after publication; run its asset again")
+            raise StateError(f"{address} does not match {named_by}: it was changed after publication; {describe_next_step(address)}")
         receipt = self._parse(path, content)
         self._check_parts(path, receipt)
         return PublishedTable(path, receipt)
@@ -507,7 +605,7 @@ class State:
             document = parse_json(content)
             version = int(document["schema_version"])
         except (ValueError, KeyError, TypeError) as error:
-            raise StateError(f"{address} is damaged ({error}); run its asset again") from error
+            raise DamagedRunError(f"{address} is damaged ({error}); {describe_next_step(address)}") from error
         if version > SCHEMA_VERSION:
             raise StateError(
                 f"{address} has schema version {version}, this release reads up to {SCHEMA_VERSION}: "
@@ -516,7 +614,9 @@ class State:
         try:
             return Receipt.model_validate(document)
         except ValidationError as error:
-            raise StateError(f"{address} is damaged (wrong or missing: {invalid_keys(error)}); run its asset again") from error
+            raise DamagedRunError(
+                f"{address} is damaged (wrong or missing: {invalid_keys(error)}); {describe_next_step(address)}"
+            ) from error
 
     def _check_parts(self, path: str, receipt: Receipt, listed: Sequence[FileStat] | None = None) -> None:
         if not receipt.parts:
@@ -526,9 +626,9 @@ class State:
         for part in receipt.parts:
             if present.get(part.name) != part.size_bytes:
                 found = f"has {present[part.name]:,} bytes" if part.name in present else "is missing"
-                raise StateError(
-                    f"{self.files.root}/{path}/{part.name} {found}, expected {part.size_bytes:,} bytes: "
-                    "the table is incomplete; run its asset again"
+                address = f"{self.files.root}/{path}/{part.name}"
+                raise DamagedRunError(
+                    f"{address} {found}, expected {part.size_bytes:,} bytes: the table is incomplete; {describe_next_step(address)}"
                 )
 
     def _prune_segments(self, group: str, asset: str, keep_days: int) -> list[str]:

@@ -7,10 +7,11 @@ file. Its size and SHA-256 are recorded in the receipt.
 from __future__ import annotations
 
 import hashlib
-import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,9 +19,9 @@ import pyarrow.parquet as pq
 from gc_assets.core.errors import StateError
 from gc_assets.state.arrow_types import is_added_column
 from gc_assets.state.backend import COMPACTED_SEGMENTS
+from gc_assets.state.damage import describe_next_step
 from gc_assets.state.files import Files
 from gc_assets.state.receipts import PartFile
-from gc_assets.state.summaries import ManifestEntriesSummary
 
 # Maximum rows and bytes of a part.
 PART_ROWS = 1_000_000
@@ -29,6 +30,8 @@ PART_BYTES = 128 * 2**20
 # memory of a task.
 GROUP_ROWS = 131_072
 GROUP_BYTES = 16 * 2**20
+
+_T = TypeVar("_T")
 
 
 @dataclass
@@ -135,11 +138,11 @@ def read_parts(files: Files, paths: list[str], schema: pa.Schema, columns: list[
     If a part was written before a column was added, the column is null.
 
     Raises:
-        StateError: If the checksum of a part is wrong.
+        StateError: If a part is missing or damaged.
     """
     names = columns or schema.names
     wanted = pa.schema([schema.field(name) for name in names])
-    tables = [_read_part(f"{files.root}/{path}", content, wanted) for path, content in zip(paths, files.contents(paths), strict=True)]
+    tables = list(decode_each(files, paths, lambda content: iter((_read_part(content, wanted),))))
     return pa.concat_tables(tables) if tables else wanted.empty_table()
 
 
@@ -169,23 +172,37 @@ def describe_damage(path: str, error: Exception) -> str:
     """Explain that a part cannot be decoded, and what the user can do about it."""
     if f"/{COMPACTED_SEGMENTS}/" in path:
         return f"{path} is damaged ({error}). Run `gc-assets doctor --repair`, which discards this copy, and start the run again."
-    if f"/{ManifestEntriesSummary.TABLE}/" not in path:
-        return f"{path} is damaged ({error}); run its asset again"
-    directory = re.sub(r"/(_[a-z_]+/)?[^/]+$", "", path)  # all later runs also read it
-    return (
-        f"{path} is damaged ({error}). Remove {directory}, run `gc-assets doctor --repair` and start the run again. It decodes the "
-        "containers of that run again."
-    )
+    return f"{path} is damaged ({error}); {describe_next_step(path)}"
 
 
-def _read_part(path: str, content: bytes, wanted: pa.Schema) -> pa.Table:
+@contextmanager
+def read_errors(path: str) -> Generator[None]:
+    """Convert errors that occur while a part is read to a `StateError` that names it."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        missing = error.filename or path
+        raise StateError(f"{missing} is missing, so the table is incomplete; {describe_next_step(missing)}") from None
+    except pa.ArrowException as error:
+        raise StateError(describe_damage(path, error)) from error
+    except OSError as error:
+        raise StateError(describe_damage(path, error) if error.errno is None else f"{path} cannot be read: {error}") from error
+
+
+def decode_each(files: Files, paths: Sequence[str], decode: Callable[[bytes], Iterator[_T]]) -> Iterator[_T]:
+    """Download and decode files. Errors name the file (see `read_errors`)."""
+    contents, number = files.contents(paths), 0
+    while number < len(paths):
+        with read_errors(f"{files.root}/{paths[number]}"):
+            yield from decode(next(contents))
+        number += 1
+
+
+def _read_part(content: bytes, wanted: pa.Schema) -> pa.Table:
     source = open_part(content)
     missing = missing_columns(source.schema_arrow, wanted)
-    try:
-        # Small parts have few rows, for which threads would cost more time than they save.
-        rows = source.read([name for name in wanted.names if name not in missing], use_threads=False)
-    except OSError as error:
-        raise StateError(describe_damage(path, error)) from error
+    # Small parts have few rows, for which threads would cost more time than they save.
+    rows = source.read([name for name in wanted.names if name not in missing], use_threads=False)
     return add_missing_columns(rows, wanted)
 
 

@@ -186,7 +186,7 @@ def test_each_mark_reads_one_group(tmp_path: Path) -> None:
 def test_damaged_part_raises_with_its_name(tmp_path: Path) -> None:
     state = State.at(str(tmp_path))
     state.files.replace("part", b"no parquet")
-    with pytest.raises(StateError, match=r"part is damaged \(.*\); run its asset again"):
+    with pytest.raises(StateError, match=r"part is damaged \(.*\); run `gc-assets doctor --repair`"):
         list(ScanTask(state.files, (("part",),), (0,), LIVE_FILES.schema)(iter([pa.record_batch({"id": pa.array([0], pa.int64())})])))
 
 

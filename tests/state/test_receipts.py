@@ -109,7 +109,7 @@ def test_missing_or_truncated_part_is_reported(state: State) -> None:
     content = path.read_bytes()
     path.write_bytes(content[:-1])
     with pytest.raises(
-        StateError, match=rf"{path.name} has {len(content) - 1:,} bytes, expected {len(content):,} bytes.*run its asset again"
+        StateError, match=rf"{path.name} has {len(content) - 1:,} bytes, expected {len(content):,} bytes.*run `gc-assets doctor --repair`"
     ):
         current(state)
     path.unlink()
@@ -137,7 +137,7 @@ def test_verification_detects_changed_bytes(state: State) -> None:
     state.verify(found)
     path.write_bytes(content)
     assert current(state) == found
-    with pytest.raises(StateError, match=rf"{path.name} is damaged \(sha256 .* expected .*\).*run its asset again"):
+    with pytest.raises(StateError, match=rf"{path.name} is damaged \(sha256 .* expected .*\).*run `gc-assets doctor --repair`"):
         state.verify(found)
 
 
@@ -175,7 +175,7 @@ def test_damaged_receipt_is_reported(state: State, damage: str) -> None:
     found = publish_table(state, "a")
     (root(state) / found.path / "_receipt.json").write_bytes(damage.encode("latin-1"))
     (root(state) / "sales/live_files/_index.json").unlink()
-    with pytest.raises(StateError, match=r"_receipt\.json is damaged.*run its asset again"):
+    with pytest.raises(StateError, match=r"_receipt\.json is damaged.*run `gc-assets doctor --repair`"):
         list(state.runs("sales", "live_files"))
 
 

@@ -16,12 +16,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from gc_assets.core.errors import StateError
 from gc_assets.core.text_index import TextIndex
-from gc_assets.engine.state_scan import decode_each
 from gc_assets.engine.tables import spark_schema
 from gc_assets.engine.tasks import map_tasks, task_numbers
 from gc_assets.lakes.file_kinds import FILE_KINDS
 from gc_assets.stages.mark.container_states import NumberedStates, read_states
 from gc_assets.state.files import Files
+from gc_assets.state.parts import decode_each
 
 # Number of file kinds. Witness numbers are multiplied by it to encode both in one integer.
 KIND_COUNT: Final = len(FILE_KINDS)

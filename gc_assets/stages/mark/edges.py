@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from gc_assets.state.files import Files
-from gc_assets.state.parts import open_part
+from gc_assets.state.parts import decode_each, open_part
 from gc_assets.state.side_tables import EDGES
 
 # Edge columns read by the walk.
@@ -46,7 +46,7 @@ class Edges(NamedTuple):
 
 def read_edges(files: Files, paths: Sequence[str]) -> EdgeIndex:
     """Read the edges between containers from Parquet parts, one part at a time."""
-    sources = [open_part(content, _STRINGS) for content in files.contents(list(paths))]
+    sources = list(decode_each(files, list(paths), lambda content: iter((open_part(content, _STRINGS),))))
     # Threads would keep memory for themselves.
     return EdgeIndex((source.read(_COLUMNS, use_threads=False) for source in sources), sum(source.metadata.num_rows for source in sources))
 

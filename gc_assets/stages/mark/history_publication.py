@@ -17,10 +17,11 @@ import pyarrow as pa
 from gc_assets.core.errors import GcError
 from gc_assets.engine.progress import log_activity
 from gc_assets.engine.run_context import RunContext
-from gc_assets.engine.state_scan import decode_each, decode_parquet
+from gc_assets.engine.state_scan import decode_parquet
 from gc_assets.lakes.kind import TableRole
 from gc_assets.lakes.kinds import table_with
 from gc_assets.lakes.protocol import CommitSource, as_history_publisher, is_editable
+from gc_assets.state.parts import decode_each
 from gc_assets.state.summaries import HistoryPublicationSummary
 
 _log = logging.getLogger(__name__)

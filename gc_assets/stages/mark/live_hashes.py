@@ -25,7 +25,7 @@ from gc_assets.core.hashing import xxhash64
 from gc_assets.core.plan import Amount
 from gc_assets.core.sorted_hashes import is_in_sorted, sort_distinct
 from gc_assets.engine.sessions import is_local, is_small
-from gc_assets.engine.state_scan import group_by_size, read_errors
+from gc_assets.engine.state_scan import group_by_size
 from gc_assets.engine.tables import Task, collect_arrow, spark_schema
 from gc_assets.engine.tasks import map_tasks
 from gc_assets.lakes.file_kinds import FILE_KINDS
@@ -46,6 +46,7 @@ from gc_assets.stages.mark.key_groups import group_hashes
 from gc_assets.stages.mark.released_files import ReleasedFiles
 from gc_assets.state.compaction import Segments
 from gc_assets.state.files import Files
+from gc_assets.state.parts import read_errors
 from gc_assets.state.side_tables import HASHES_SIDE, LIFECYCLE_SIDE, ROUTED_SIDES, TOTALS
 
 # Number of hash rows that this process reads itself, with about 35 bytes each. In a cluster,

@@ -25,7 +25,7 @@ from gc_assets.state.arrow_types import CONTENT_ROOT
 from gc_assets.state.compaction import Segments
 from gc_assets.state.files import Files
 from gc_assets.state.journal import TableRun
-from gc_assets.state.parts import read_parts
+from gc_assets.state.parts import read_errors, read_parts
 from gc_assets.state.schemas import MANIFEST_ENTRIES
 from gc_assets.state.side_tables import (
     CONTAINERS,
@@ -101,7 +101,8 @@ def resolve_segments(spark: SparkSession, segments: Segments, resolver: KeyResol
     Unreadable containers are not copied, because the caller decodes them again.
     """
     parts = tuple((side, path) for side in _SEGMENT_TABLES for path in segments.paths(side))
-    sizes = files.sizes([path for _, path in parts])
+    with read_errors(files.root):
+        sizes = files.sizes([path for _, path in parts])
     return merge_written(run_tasks(spark, _ResolveParts(files, run, resolver, parts), len(parts), sum(sizes)))
 
 

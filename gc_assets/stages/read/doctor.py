@@ -27,6 +27,7 @@ from gc_assets.stages.read import doctor_lakes as lake_checks
 from gc_assets.stages.read import doctor_records as records
 from gc_assets.stages.read.doctor_access import find_unreachable
 from gc_assets.stages.read.doctor_clocks import check_clocks
+from gc_assets.state.damage import RESTORE_BACKUP
 from gc_assets.stores.store import examine_state
 
 # Warn if there is less free space for the state. A run with a million files writes about 100 MB.
@@ -204,14 +205,17 @@ def _check_conditional_writes(context: RunContext) -> Iterator[Finding]:
 
 
 def _check_index(context: RunContext) -> Iterator[Finding]:
-    """Check that every run with a receipt is listed in the index of its asset.
+    """Check that every run with a receipt is complete and listed in the index of its asset.
 
     If a deletion log were missing from its index, its files would be missing from the ledger.
     """
     wrong = context.state.find_index_errors()
     for sentence in wrong:
         yield Finding("state", "index", FAIL, sentence, "gc-assets doctor --repair")
-    if not wrong:
+    lost = context.state.find_damaged_records()
+    for sentence in lost:
+        yield Finding("state", "records", FAIL, sentence, f"If possible, {RESTORE_BACKUP}.")
+    if not wrong and not lost:
         yield Finding("state", "index", OK, "every run with a receipt is in the index of its asset")
 
 

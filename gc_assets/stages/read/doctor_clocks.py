@@ -18,11 +18,12 @@ from gc_assets.core.clock import MAX_SKEW
 from gc_assets.core.findings import OK, WARN, Finding
 from gc_assets.core.units import count_of, format_duration
 from gc_assets.engine.run_context import RunContext
-from gc_assets.engine.state_scan import decode_each, decode_parquet
+from gc_assets.engine.state_scan import decode_parquet
 from gc_assets.engine.tables import read_rows
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.protocol import DANGLING
 from gc_assets.state.listings import open_listing
+from gc_assets.state.parts import decode_each
 from gc_assets.state.schemas import COMMIT_GRAPH, REACHABLE_SNAPSHOTS, STORAGE_INVENTORY
 
 _COLUMNS: Final = ["table_uuid", "commit_id", "parents", "committed_at", "content_roots"]

@@ -13,7 +13,7 @@ from gc_assets.lakes.kinds import config_of
 from gc_assets.lakes.protocol import CommitSource, FrozenRefs
 from gc_assets.stages.read.doctor import FAIL, OK, WARN, doctor
 from gc_assets.stages.read.doctor_lakes import check_assets
-from gc_assets.state.schemas import LAKE_REFS
+from gc_assets.state.schemas import DELETION_LOG, LAKE_REFS
 from tests.records import NOW, publish_table, run_context_at
 from tests.state.publisher import publish_empty
 
@@ -72,6 +72,19 @@ def test_incomplete_index_is_reported_until_repaired(tmp_path: Path) -> None:
     assert "lacks the run" in found.found
     run_context.state.repair()
     assert [finding.verdict for finding in doctor(run_context) if finding.check == "index"] == [OK]
+
+
+def test_missing_receipt_of_a_deletion_log_has_to_be_restored(tmp_path: Path) -> None:
+    (tmp_path / "warehouse").mkdir()
+    run_context = run_context_at(tmp_path)
+    publish_empty(run_context.state, DELETION_LOG.name)
+    (run,) = run_context.state.history("sales", DELETION_LOG.name)
+    run_context.state.files.delete(f"{run.path}/_receipt.json")
+    run_context.state.repair()
+    (found,) = (finding for finding in doctor(run_context) if finding.check == "records")
+    assert found.verdict == FAIL
+    assert "restore it from a backup of the state" in found.todo
+    assert run.path in found.found
 
 
 def assets_context(root: Path, *tables: str | None) -> RunContext:

@@ -143,5 +143,5 @@ def test_wrong_bit_of_a_hash_stops_the_filter(spark: SparkSession, tmp_path: Pat
     content = bytearray(path.read_bytes())
     content[content.index(xxhash64(pa.array(["a/7"])).tobytes())] ^= 1
     path.write_bytes(content)
-    with pytest.raises(StateError, match=f"{path.name} is damaged .* Remove {path.parents[1]}, run `gc-assets doctor --repair`"):
+    with pytest.raises(StateError, match=f"{path.name} is damaged .* run `gc-assets doctor --repair`"):
         live_filter(spark, context, STORAGE)
