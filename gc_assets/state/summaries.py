@@ -132,8 +132,6 @@ class LakeRefsSummary(Summary):
         catalog: Kind and address of the catalog or server, with symbolic links resolved.
         seen_at: If a rule deletes idle branches of the lake, the time of the freeze according to
             the latest clock.
-        clock_lead_seconds: How far the host's clock was ahead of the storages', if by minutes or
-            more (`find_largest_lead`).
     """
 
     TABLE: ClassVar = "lake_refs"
@@ -156,16 +154,6 @@ class LakeRefsSummary(Summary):
     repository: RepositorySummary | None = None
     catalog: str | None = None
     seen_at: datetime | None = None
-    clock_lead_seconds: float = 0
-
-    @property
-    def clock_lead(self) -> timedelta:
-        return timedelta(seconds=self.clock_lead_seconds)
-
-    @property
-    def store_time(self) -> datetime:
-        """The time of the freeze by the storages' clocks, at which ages and waits are evaluated."""
-        return self.frozen_at - self.clock_lead
 
 
 class CommitGraphSummary(Summary):

@@ -133,14 +133,13 @@ def find_former_metadata(
     lake, refs = as_pointer_lake(context.lake(lake_name)), inputs[LAKE_REFS.name]
     if lake is None:
         return FormerMetadata()
-    summary, after = refs.summary(LakeRefsSummary), context.config.lake(lake_name).dropped_after
-    now = summary.frozen_at
+    now, after = refs.summary(LakeRefsSummary).frozen_at, context.config.lake(lake_name).dropped_after
     current = _read_pointers(context, refs)
     last = find_last_run(context, lake_name, now)
     before = [] if last is None else _read_last_pointers(context, *last)
     if last is None or not before:
         return FormerMetadata()
-    known = _KnownPointers.of(before, current, unread, summary.store_time, after)
+    known = _KnownPointers.of(before, current, unread, now, after)
     # If the catalog changed, the former one may still be in use. The gate foreign_metadata compares
     # their metadata.
     compared = known.compared if _has_same_catalog(last[1], refs) else []

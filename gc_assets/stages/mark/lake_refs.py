@@ -39,7 +39,6 @@ from gc_assets.stages.mark.idle_branches import date_sighting
 from gc_assets.stages.mark.previous_refs import add_hidden_tables, build_freeze, refuse_hidden
 from gc_assets.stages.mark.quarantined_metadata import add_restore_commands
 from gc_assets.stages.mark.resolution import are_links_unchanged, build_links, find_resolvable, resolve_or_keep, resolve_rows
-from gc_assets.stages.records.quarantine_clock import find_largest_lead
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import EXPIRY_LOG, LAKE_REFS, LIVE_FILES
@@ -88,9 +87,8 @@ def lake_refs(context: RunContext, lake_name: str) -> PublishedTable:
     and a broken link causes a new freeze. On other dates, addresses behind a broken link keep their
     keys.
 
-    The clock is read before the first ref. If it is ahead of a storage's clock, ages refer to the
-    storage's, for example in the policy. A freeze that is not made on its run date is `historical`,
-    so its plan can be shown but not applied.
+    The clock is read before the first ref. A freeze that is not made on its run date is
+    `historical`, so its plan can be shown but not applied.
 
     Raises:
         LakeUnreadable: If the lake is unreadable or hides a ref of the previous freeze.
@@ -109,10 +107,9 @@ def lake_refs(context: RunContext, lake_name: str) -> PublishedTable:
             # A new freeze finds the tables that need the broken link.
     run = start_run(context, context.group(lake_name), LAKE_REFS)
     log_activity("reading refs")
-    frozen_at, lead = context.clock.now(), find_largest_lead(context)
-    as_of = min(context.as_of, frozen_at - lead) if lead else context.as_of
+    frozen_at = context.clock.now()
     lake, resolver, catalog = context.lake(lake_name), context.resolver(), locate_catalog(context, lake_name)
-    refs, sides = _freeze(context, lake, resolver, frozen_at, as_of)
+    refs, sides = _freeze(context, lake, resolver, frozen_at)
     if locate_catalog(context, lake_name) != catalog:
         raise LakeUnreadable(
             f"lake {lake_name}: its refs cannot be frozen, because {catalog} was changed to another catalog while the run "
@@ -122,7 +119,7 @@ def lake_refs(context: RunContext, lake_name: str) -> PublishedTable:
     rows = pa.Table.from_pylist([_ref_row(ref) for ref in refs.refs], schema=LAKE_REFS.schema)
     summary = LakeRefsSummary(
         kind=refs.kind,
-        as_of=as_of,
+        as_of=context.as_of,
         frozen_at=frozen_at,
         historical=context.run_date != context.clock.today(),
         rehearsal=context.clock.is_rehearsal,
@@ -138,7 +135,6 @@ def lake_refs(context: RunContext, lake_name: str) -> PublishedTable:
         repository=summarize_repository(refs, frozen_at),
         catalog=catalog,
         seen_at=date_sighting(context, lake_name, frozen_at),
-        clock_lead_seconds=lead.total_seconds(),
     )
     written = write_rows(rows, LAKE_REFS, run, state.files, sides)
     summary = summary.model_copy(update={"resolved_as": resolver.settings_digest})
@@ -164,15 +160,13 @@ def locate_server(context: RunContext, lake_name: str) -> str:
     return f"{kind}{os.path.realpath(address) if address.startswith('/') else address}"
 
 
-def _freeze(
-    context: RunContext, lake: Lake, resolver: KeyResolver, frozen_at: datetime, as_of: datetime
-) -> tuple[FrozenRefs, dict[str, pa.Table]]:
+def _freeze(context: RunContext, lake: Lake, resolver: KeyResolver, frozen_at: datetime) -> tuple[FrozenRefs, dict[str, pa.Table]]:
     """Freeze a lake together with the tables that its catalog hides, and resolve its addresses.
 
     For some kinds, an error makes the whole lake unreadable instead of stopping the run.
     """
     try:
-        refs = add_hidden_tables(context, lake, _freeze_by_name(context, lake, as_of), frozen_at)
+        refs = add_hidden_tables(context, lake, _freeze_by_name(context, lake, context.as_of), frozen_at)
         if context.kind(lake.name).fails_alone:
             return refs, _build_side_tables(refs, resolver, KeyResolver.resolve)
         refs = replace(refs, notes=(*refs.notes, *_describe_unresolved(refs, resolver)))

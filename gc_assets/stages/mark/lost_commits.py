@@ -53,7 +53,7 @@ def find_lost_commits(context: RunContext, lake_name: str, inputs: Mapping[str, 
     last = find_last_run(context, lake_name, now)
     if last is None:
         return FormerMetadata()
-    kept = [item for item in read_published_pointers(context, last[0]) if not is_due(item, summary.store_time, after)]
+    kept = [item for item in read_published_pointers(context, last[0]) if not is_due(item, now, after)]
     roots, notes = read_parts(context.state.files, last[0].paths(FORMER_ROOTS_SIDE), FORMER_ROOTS), list[str]()
     known = _find_same_repository(last[1].summary(LakeRefsSummary), summary)
     if known is not None and WHOLE_LAKE not in unread:

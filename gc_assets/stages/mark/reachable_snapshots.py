@@ -86,7 +86,7 @@ def reachable_snapshots(spark: SparkSession, context: RunContext, lake_name: str
         tuple(graph.paths()),
         find_expiry_logs(context, lake_name),
         summary.as_of,
-        summary.store_time - context.longest_grace(),
+        summary.frozen_at - context.longest_grace(),
         runs,
         find_unused_rules(context.config.lake(lake_name), frozen, summary.as_of),
         search_idle_branches(context, lake_name, frozen, summary.frozen_at, summary.as_of),
@@ -124,11 +124,11 @@ def read_policy_refs(context: RunContext, lake: Lake, refs: PublishedTable) -> F
 
     History edits are not included (see `read_edits`).
     """
-    frozen, summary = read_frozen_refs(context, lake.name, refs), refs.summary(LakeRefsSummary)
+    frozen, frozen_at = read_frozen_refs(context, lake.name, refs), refs.summary(LakeRefsSummary).frozen_at
     if as_filtered(lake) is None:
         return frozen
-    current = build_freeze(summary.frozen_at, frozen.refs)
-    return replace(frozen, previous=find_previous_refs(context, lake.name, current, summary.store_time - context.longest_grace()))
+    current = build_freeze(frozen_at, frozen.refs)
+    return replace(frozen, previous=find_previous_refs(context, lake.name, current, frozen_at - context.longest_grace()))
 
 
 def find_expiry_logs(context: RunContext, lake_name: str, until: str | None = None) -> tuple[str, ...]:

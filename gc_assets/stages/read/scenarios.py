@@ -165,7 +165,7 @@ class ScenarioTask:
             tuple(live.paths(UNREADABLE_ROOTS_SIDE)),
             tuple(live.paths(FORMER_ROOTS_SIDE)),
             summary.as_of,
-            summary.store_time - context.longest_grace(),
+            summary.frozen_at - context.longest_grace(),
             context.state.start(SCRATCH, lake_name, context.run_date, context.clock),
             graph.rows * (len(scenarios) + 1) + count_segment_rows(cache, EDGES_SIDE) + count_segment_rows(cache, CONTAINERS_SIDE),
         )

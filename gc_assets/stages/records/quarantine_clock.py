@@ -1,18 +1,15 @@
-"""Compare the clock of a host with those of the storages.
+"""Provide a reliable clock for the beginning of the time in quarantine.
 
 If the clock of a host is days behind, for example because its battery failed, files would be
-recorded as quarantined days ago. The next run could then purge them immediately. If it is days
-ahead, snapshots and dropped tables look days older than they are.
+recorded as quarantined days ago. The next run could then purge them immediately.
 """
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from gc_assets.core.clock import MAX_SKEW, Clock
-from gc_assets.core.errors import GcError
 from gc_assets.core.units import format_duration
 from gc_assets.engine.progress import log_activity
 from gc_assets.engine.run_context import RunContext
@@ -46,21 +43,3 @@ def latest_time(context: RunContext, storage_name: str) -> datetime:
     approved = (plan.header for plan in list_plans(context.config, storage_name) if plan.verdict.is_approved)
     created = [header.created_at for header in approved if not header.rehearsal]
     return max(now, context.store(storage_name).now(), *created)
-
-
-def find_largest_lead(context: RunContext) -> timedelta:
-    """Return how far the host's clock is ahead of the storages' clocks.
-
-    If they differ, the storage that is furthest behind counts. Storages that do not respond are
-    ignored, because an apply must read their clocks (`find_clock_lead`).
-
-    Returns:
-        Zero in a rehearsal, or if the difference is at most `MAX_SKEW`.
-    """
-    if context.clock.is_rehearsal:
-        return timedelta(0)
-    leads = [timedelta(0)]
-    for storage in context.config.storages:
-        with suppress(GcError, OSError):
-            leads.append(context.clock.now() - context.store(storage.name).now())
-    return max(leads) if max(leads) > MAX_SKEW else timedelta(0)

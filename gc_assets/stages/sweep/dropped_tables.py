@@ -312,8 +312,8 @@ def find_dropped_tables(
     )
     found = DroppedPrefixes(tables, present, of_lakes)
     sums = _sum_former_files(spark, context, found, listing.inventory)
-    store_time = min(table.summary(LakeRefsSummary).store_time for table in refs)
-    now = min(store_time, listing.as_of or store_time)
+    frozen_at = min(table.summary(LakeRefsSummary).frozen_at for table in refs)
+    now = min(frozen_at, listing.as_of or frozen_at)
     decided = [replace(item, former_files=sums.get(index, FormerFiles())) for index, item in enumerate(tables)]
     unreadable = _list_unreadable(context, live)
     decided = [_add_state(context, item, now, unreadable, is_new=item.table.gone_since == times.get(item.table.lake)) for item in decided]
@@ -364,8 +364,7 @@ def load_dropped_tables(
     listed = frozenset[str]().union(*(lake.uuids for lake in lakes))
     claims, _ = effective_claims(context, storage_name, tables)
     present, of_lakes = _present_prefixes(context, storage_name, claims)
-    now = context.clock.now() - max(table.summary(LakeRefsSummary).clock_lead for table in refs)
-    unreadable = _list_unreadable(context, live)
+    now, unreadable = context.clock.now(), _list_unreadable(context, live)
     stored = _without_withdrawn(context, storage_name, [_stored_table(*pair) for pair in rows if pair[0].table_uuid not in listed])
     decided = [item if item.waits_for is not None else _add_state(context, item, now, unreadable) for item in stored]
     decided = _hold_used(context, storage_name, decided)

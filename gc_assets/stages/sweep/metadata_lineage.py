@@ -269,7 +269,7 @@ def _find_former(
         listed &= _list_uuids(context, refs, names)
         files = _find_in_freeze(context, refs, wanted, resolver)
         wanted -= files
-        if not is_same or after is None or summary.store_time - missed_at < after:
+        if not is_same or after is None or summary.frozen_at - missed_at < after:
             waiting |= files
         else:
             ended |= {file for file in files if newer[file]["table_uuid"] in listed}

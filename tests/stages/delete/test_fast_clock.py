@@ -103,33 +103,6 @@ def test_time_in_quarantine_ends_by_the_clock_of_the_store(spark: SparkSession, 
     assert set(read_quarantine(house.run_context().state, STORAGE).column("key").to_pylist()) == old
 
 
-def test_ages_of_snapshots_end_by_the_clock_of_the_store(spark: SparkSession, tmp_path: Path, host: type[HostClock]) -> None:
-    house, lake = RealClock(spark, tmp_path, settings=SETTINGS), LakeBuilder(tmp_path)
-    table, now = lake.table("db.t", days_ago(60)), datetime.now(UTC)
-    table.append(now - timedelta(days=30))
-    for days in (12, 5, 2):
-        table.overwrite(now - timedelta(days=days))
-    house.lakes = [lake.config("sales", retention={"max_snapshot_age": "7d"})]
-    expected = house.plan().expiry_actions
-    host.days_ahead = 10
-    assert house.plan().expiry_actions == expected
-    assert expected == {"sales": 3}
-
-
-def test_waiting_time_of_dropped_tables_ends_by_the_clock_of_the_store(spark: SparkSession, tmp_path: Path, host: type[HostClock]) -> None:
-    house, lake = RealClock(spark, tmp_path, settings={"gates": {"max_delete_share": 1.0, "max_live_drop": 1.0}}), LakeBuilder(tmp_path)
-    for name in "ab":
-        lake.table(f"db.{name}", days_ago(60)).append(days_ago(50))
-    house.lakes = [lake.config("sales", retention={"dropped": "7d"})]
-    host.days_ahead = -1
-    house.plan()
-    lake.catalog.drop_table("db.a")
-    host.days_ahead = 0
-    assert make_plan(house)[1] == {}
-    host.days_ahead = 10
-    assert make_plan(house)[1] == {}
-
-
 def test_clocks_that_agree_need_no_warning(spark: SparkSession, tmp_path: Path) -> None:
     house, old, _ = open_house(spark, tmp_path)
     header, actions = make_plan(house)
