@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
-# A parsed index takes about ten times as much memory as its bytes.
 MAX_CACHED_BYTES: Final = 16 * 2**20
 
 _T = TypeVar("_T")
@@ -29,7 +28,9 @@ class ContentCache(Generic[_T]):
         self._lock = threading.Lock()
 
     def parse(self, address: str, content: bytes, parse: Callable[[bytes], _T]) -> _T:
-        """Return the parsed content. If `parse` raises an error, nothing is stored."""
+        """Return the parsed content. It is not stored if it is too large, or if `parse` fails."""
+        if len(content) > self._max_bytes:
+            return parse(content)
         digest = hashlib.sha256(content).digest()
         with self._lock:
             found = self._parsed.get(address)

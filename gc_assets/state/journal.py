@@ -450,8 +450,10 @@ class State:
             For the path of each damaged run, the error, and whether it is a deletion record.
         """
         found: dict[str, tuple[DamagedRunError, bool]] = {}
+        published = self._published_receipts(group, asset)
         for path, content in self._receipts(group, asset):
             try:
+                self._check_digest(path, content, published.get(path), INDEX)
                 check(path, content)
             except DamagedRunError as error:
                 found[path] = error, self._is_record(group, asset, content)
@@ -467,12 +469,15 @@ class State:
         return any(plan_id.encode() in receipt for plan_id in begun)
 
     def _missing_receipts(self, group: str, asset: str) -> list[str]:
+        return [path for path in sorted(self._published_receipts(group, asset)) if self._receipt_sha256(path) is None]
+
+    def _published_receipts(self, group: str, asset: str) -> dict[str, str]:
+        """Return the SHA-256 of the receipt of each published run in the index, by the run's path."""
         try:
             read = Index(self.files, f"{group}/{asset}/{INDEX}").read() or {}
         except StateError:  # see `find_index_errors`
-            return []
-        published = (PastRun(group, asset, entry).path for entry in read.values() if entry.is_published)
-        return [path for path in sorted(published) if self._receipt_sha256(path) is None]
+            return {}
+        return {PastRun(group, asset, entry).path: entry.receipt_sha256 for entry in read.values() if entry.is_published}
 
     def _check_receipt(self, path: str, content: bytes) -> None:
         self._check_parts(path, self._parse(path, content))
@@ -593,11 +598,15 @@ class State:
             content = self.files.read(f"{path}/{RECEIPT}")
         except FileNotFoundError:
             raise StateError(f"{address} is missing: the table is incomplete or was removed; {describe_next_step(address)}") from None
-        if hashlib.sha256(content).hexdigest() != digest:
-            raise StateError(f"{address} does not match {named_by}: it was changed after publication; {describe_next_step(address)}")
+        self._check_digest(path, content, digest, named_by)
         receipt = self._parse(path, content)
         self._check_parts(path, receipt)
         return PublishedTable(path, receipt)
+
+    def _check_digest(self, path: str, receipt: bytes, digest: str | None, named_by: str) -> None:
+        if digest is not None and hashlib.sha256(receipt).hexdigest() != digest:
+            address = f"{self.files.root}/{path}/{RECEIPT}"
+            raise DamagedRunError(f"{address} does not match {named_by}: it was changed after publication; {describe_next_step(address)}")
 
     def _parse(self, path: str, content: bytes) -> Receipt:
         address = f"{self.files.root}/{path}/{RECEIPT}"

@@ -67,6 +67,16 @@ def test_repair_sets_run_with_damaged_receipt_aside(state: State) -> None:
     assert state.current("sales", "live_files", DAY) is None
 
 
+def test_repair_sets_run_with_changed_receipt_aside(state: State) -> None:
+    found = publish_table(state, "a")
+    path = root(state) / found.path / "_receipt.json"
+    path.write_text(path.read_text().replace('"run_date"', ' "run_date"'))
+    assert any("was changed after publication" in sentence for sentence in state.find_index_errors())
+    assert state.repair()[0] == f"{found.path}/_receipt.json.damaged"
+    assert state.current("sales", "live_files", DAY) is None
+    assert state.history("sales", "live_files") == ()
+
+
 def test_repair_removes_pointer_to_missing_run(state: State) -> None:
     found = publish_table(state, "a")
     (root(state) / found.path / "_receipt.json").unlink()

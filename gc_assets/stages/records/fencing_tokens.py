@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 
 from pydantic import ValidationError
 
-from gc_assets.core.clock import Clock
+from gc_assets.core.clock import MAX_SKEW, Clock
 from gc_assets.core.deferred_models import StrictModel
 from gc_assets.core.errors import StateError
 from gc_assets.core.units import count_of
@@ -93,14 +93,17 @@ def describe_unknown_leases(context: RunContext, storage_name: str) -> str | Non
     if unknown is None or since is None:
         return None
     storage = context.storage(storage_name)
-    end = since + timedelta(days=storage.quarantine_days)
-    if end <= context.clock.now():
+    now, wait = context.clock.now(), timedelta(days=storage.quarantine_days)
+    end = since + wait
+    if end <= now:
         return None
+    path = f"{context.state.files.root}/{_unknown_path(storage_name)}"
+    wrong_clock = f" A clock that was ahead set this time. To end the wait, remove {path}." if end > now + wait + MAX_SKEW else ""
     return (
         f"The state is older than storage {storage.label}: it lacks {count_of(unknown.found - unknown.known, 'lease')}, and what was "
         "restored or purged under them. A backup has replaced the state, or another state is used for the storage. "
         f"Files in quarantine are not purged before {end:%Y-%m-%d %H:%M}Z. Until then, restore the files that you need again, and run "
-        "`gc-assets doctor`. Use one state per storage."
+        f"`gc-assets doctor`. Use one state per storage.{wrong_clock}"
     )
 
 

@@ -116,3 +116,12 @@ def test_time_of_a_rehearsal_does_not_delay_real_runs(context: RunContext) -> No
     at = quarantine_renewed_at(replace(context, clock=Clock()), STORAGE)
     assert at is not None
     assert at <= datetime.now(UTC)
+
+
+def test_user_can_end_a_wait_that_a_clock_set_too_late(context: RunContext) -> None:
+    restore_backup(context)
+    note(context, days=400)
+    advice = (describe_unknown_leases(context, STORAGE) or "").rpartition("remove ")[2].removesuffix(".")
+    Path(advice.removeprefix("file://")).unlink()
+    assert note(context) is None
+    assert describe_unknown_leases(context, STORAGE) is None
