@@ -123,7 +123,7 @@ def test_edited_plan_is_refused(tmp_path: Path) -> None:
     receipt = tmp_path / "state" / published.path / "_receipt.json"
     receipt.write_text(receipt.read_text().replace('"live_files": 7', '"live_files": 8').replace('"live_files":7', '"live_files":8'))
     error, message = refusal(deletion(at, plan_id=header_of(published).plan_id))
-    assert error == "StateError"
+    assert error == "DamagedRunError"
     assert "was changed after" in message
 
 

@@ -265,10 +265,11 @@ def _is_due(inputs: PlanInputs) -> Column:
 def _is_past_quarantine(inputs: PlanInputs) -> Column:
     """Condition for copies that were in quarantine long enough when the storage was last scanned.
 
-    Metadata that another system wrote after the scan of an inventory report is unknown.
+    Metadata that another system wrote after the scan of an inventory report is unknown. With an
+    earlier listing, all due copies wait anyway.
     """
     days, now = inputs.context.storage(inputs.storage).quarantine_days, inputs.frozen_at - inputs.clock_lead
-    scanned = min(now, inputs.listing.as_of or now)
+    scanned = now if inputs.listing.is_earlier else min(now, inputs.listing.as_of or now)
     cutoff = scanned - timedelta(days=days)
     is_renewed = inputs.quarantine_renewed_at is not None and inputs.quarantine_renewed_at > cutoff
     return (F.col("quarantined_at") <= F.lit(cutoff)) & F.lit(not is_renewed)

@@ -71,7 +71,7 @@ def test_nothing_is_planned_while_a_snapshot_is_missing(repository: Repository, 
         (unreadable,) = header.unreadable
         assert f"has the parent {repository.ids[LOST]}, which is not in snapshots/" in unreadable.why
         assert "Run again" in unreadable.why
-        assert "restore it" in unreadable.why
+        assert "If the error persists, restore " in unreadable.why
         assert f"add {repository.ids[LOST]} to lost_snapshots" in unreadable.why
 
     repository.restore()
