@@ -325,8 +325,8 @@ def test_undo_is_refused_after_the_objects_were_quarantined_or_purged(story: Sto
     assert before < story.paths()
 
 
-def test_undo_names_the_commit_with_the_paths_after_a_purge(story: Story) -> None:
-    """After the objects were copied back, the undo works. A truncated object is not the purged one."""
+def quarantine_objects_of_deleted_paths(story: Story) -> tuple[PlanHeader, dict[Path, bytes]]:
+    """Return the plan that deleted the paths, and a backup of the objects."""
     del story.builder.repository.tags["v1"]
     first = story.plan()
     story.house.approve_and_apply(first)
@@ -334,6 +334,12 @@ def test_undo_names_the_commit_with_the_paths_after_a_purge(story: Story) -> Non
     second = story.plan()
     backup = {story.house.warehouse / key: (story.house.warehouse / key).read_bytes() for key in story.house.keys("deletion_plan")}
     story.house.approve_and_apply(second)
+    return first, backup
+
+
+def test_undo_names_the_commit_with_the_paths_after_a_purge(story: Story) -> None:
+    """After the objects were copied back, the undo works. A truncated object is not the purged one."""
+    first, backup = quarantine_objects_of_deleted_paths(story)
     story.house.now = NOW + timedelta(days=36)
     story.house.approve_and_apply(story.plan())
     plan, before = find_plan(story.house.config, first.plan_id), story.paths()
@@ -350,13 +356,7 @@ def test_undo_names_the_commit_with_the_paths_after_a_purge(story: Story) -> Non
 
 def test_undo_needs_no_restore_of_objects_that_were_copied_back(story: Story) -> None:
     """Their copies in quarantine cannot be restored, because the names are in use."""
-    del story.builder.repository.tags["v1"]
-    first = story.plan()
-    story.house.approve_and_apply(first)
-    story.house.now = NOW + timedelta(days=35)
-    second = story.plan()
-    backup = {story.house.warehouse / key: (story.house.warehouse / key).read_bytes() for key in story.house.keys("deletion_plan")}
-    story.house.approve_and_apply(second)
+    first, backup = quarantine_objects_of_deleted_paths(story)
     copy_back(backup)
     assert undo_expiry(story.house.run_context(), find_plan(story.house.config, first.plan_id)) == {"undone": 2}
 

@@ -237,9 +237,9 @@ def test_table_in_unconfigured_storage_is_unreadable_alone(house: Lakehouse, bui
     main = builder.on()
     garbage = {house.key(path) for path in main.new("db.t").leftovers(LONG_AGO)}
     near = {house.key(path) for path in main.new("db.near", location=f"file://{house.warehouse}/far").leftovers(LONG_AGO)}
-    builder.put(["far"], iceberg_table("s3://elsewhere/far/metadata/1.metadata.json"))
+    builder.put(["far"], iceberg_table("s3://unconfigured/far/metadata/1.metadata.json"))
     house.lakes = [builder.config(retention=HEADS)]
-    assert "s3://elsewhere/far/metadata/1.metadata.json" in read_error(house, "far")
+    assert "s3://unconfigured/far/metadata/1.metadata.json" in read_error(house, "far")
     assert_planned(house, garbage, near)  # the bucket may be another name of the storage
     set_table_aside(house.config, house.clock, "far", "ops", "in another account")
     house.now += timedelta(hours=1)

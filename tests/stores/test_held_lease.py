@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -103,14 +104,12 @@ def test_failed_release_does_not_hide_the_first_error(root: Path, lease: LocalLe
 @pytest.mark.parametrize("error", [None, GateRefused("by a gate"), KeyboardInterrupt(), SystemExit(1)])
 def test_thread_ends_with_the_block(error: BaseException | None) -> None:
     before, lease = threading.active_count(), ScriptedLease()
-    try:
-        with hold_lease(lease):
-            assert threading.active_count() == before + 1
-            wait_until(lambda: "renew" in lease.calls)
-            if error is not None:
-                raise error
-    except (GateRefused, KeyboardInterrupt, SystemExit) as raised:
-        assert raised is error  # noqa: PT017  (no error is expected in one of the cases)
+    with nullcontext() if error is None else pytest.raises(type(error)) as raised, hold_lease(lease):
+        assert threading.active_count() == before + 1
+        wait_until(lambda: "renew" in lease.calls)
+        if error is not None:
+            raise error
+    assert raised is None or raised.value is error
     assert threading.active_count() == before
     assert lease.calls[-1] == "release"
 
