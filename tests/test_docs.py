@@ -57,7 +57,7 @@ def table_page() -> str:
     lines = ["# Tables", ""]
     lines += ["Each run publishes its results in the state, as tables of Parquet files:"]
     lines += ["`<state>/<lake or storage>/<table>/run_date=YYYY-MM-DD/<run id>/*.parquet`. If a run date has"]
-    lines += ["several runs, `current.json` in its directory names [the valid one](architecture.md#the-state).", ""]
+    lines += ["several runs, `current.json` in its directory points to [the valid one](architecture.md#the-state).", ""]
     first = by_scope["storage"][0]
     lines += [f"The tables before {first} exist once per lake, and the others once per storage. A star"]
     lines += ["marks the key. Columns without a type are strings, times are in UTC, and sizes are in bytes.", ""]
