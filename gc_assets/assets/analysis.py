@@ -1,7 +1,7 @@
-"""A Dagster job for past dates, before the first partition.
+"""A Dagster job that analyzes dates before the first partition.
 
-It answers which files would have been garbage on that day under the current policy. The plans that
-it creates cannot be applied.
+It shows which files would have been garbage on that day under the current policy. Its plans cannot
+be applied.
 """
 
 from collections.abc import Iterator
@@ -64,7 +64,7 @@ def _parse_run_date(run_date: str, first: date) -> str:
 
 
 def _sort_steps(config: Config) -> Iterator[tuple[AssetStep, Owner]]:
-    """Yield all steps in an order in which each one follows its inputs: lakes, then storages."""
+    """Yield all steps, lakes before storages, so that each step follows its inputs."""
     yield from ((step, lake) for lake in config.lakes for step in sort_steps(lake))
     yield from ((step, storage) for step in STORAGE_STEPS for storage in config.storages)
 

@@ -50,7 +50,7 @@ class AssetStep:
         spark: Whether the stage needs a Spark session.
         feeds: Tables whose steps read these outputs. Used for steps that only some lakes have, so
             that the common steps do not need to list them as inputs.
-        link_inputs: Tables that are read from other storages with possible links into this one.
+        link_inputs: Tables that are read from other storages whose links may lead into this one.
         reads_lake: Whether the stage reads the lake itself and not only published tables.
         freshness: When Dagster should warn about an outdated table, or report a failure.
         priority: Among steps that are ready, Dagster starts those with a higher priority first.
@@ -168,7 +168,7 @@ def asset_keys(config: Config, owner: Owner, tables: Collection[Table]) -> list[
 
 
 def column_schema(table: Table) -> dg.TableSchema:
-    """Describe the columns of a table to Dagster. Columns of its key are marked as such."""
+    """Describe the columns of a table to Dagster, including which of them form its key."""
     columns = [
         dg.TableColumn(
             field.name,

@@ -29,7 +29,7 @@ from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import LAKE_REFS
 from gc_assets.state.summaries import DeletionLogSummary, LiveFilesSummary, ManifestEntriesSummary, OrphanFilesSummary
 
-# Of larger tables, only a sample is hashed. Otherwise the driver would read a large lake twice.
+# Only a sample of a larger table is hashed, so that the driver does not read a large lake twice.
 HASHED_BYTES: Final = 256 * 2**20
 PROBED_KEYS: Final = 2_000_000
 
@@ -111,7 +111,7 @@ def _live_while_refs(context: RunContext, published: PublishedTable) -> Verdict:
     return Verdict(
         live > 0 or heads == 0 or is_empty,
         {"live_files": live, "refs": heads},
-        f"no live file for {count_of(heads, 'ref')}" if not live and not is_empty else None,
+        f"no file is live, although the lake has {count_of(heads, 'ref')}" if not live and not is_empty else None,
     )
 
 
@@ -192,28 +192,34 @@ ALL_READABLE: Final = Check(
 )
 ALL_LISTED: Final = Check(
     "all_readable",
-    "Reports tables with metadata that the listing lacks. They delay every purge until they are repaired.",
+    "Reports tables whose metadata is missing from the listing. They delay every purge until they are repaired.",
     _all_listed,
     blocking=False,
 )
 EVERYTHING_DECODED: Final = Check(
     "everything_decoded",
-    "Reports unreadable containers. The files that they name cannot be identified as live.",
+    "Reports unreadable metadata files. The files that they reference cannot be identified as live.",
     _everything_decoded,
     blocking=False,
 )
 HOLDS_LIVE_KEYS: Final = Check(
-    "holds_live_keys", "Prevents a filter that lacks a live key and would make that file a candidate.", _holds_live_keys
+    "holds_live_keys", "Prevents a filter that lacks a live key, which would make a live file a candidate.", _holds_live_keys
 )
 NO_LIVE_CANDIDATE: Final = Check(
     "no_live_candidate",
-    "Reports a live key among the candidates, which proves that the filter lost keys. The gate of this name refuses the plan.",
+    "Reports a live key among the candidates, which proves that the filter lost keys. The gate `no_live_candidate` refuses the plan.",
     _no_live_candidate,
     blocking=False,
     refuses=True,
 )
 PLAN_INTACT: Final = Check("plan_intact", "Prevents the approval of a plan that was edited after it was created.", _plan_intact)
 GATES: Final = Check(
-    "gates", "Reports failed gates. Such a plan may delete more files than intended.", _gates, blocking=False, refuses=True
+    "gates",
+    "Reports failed gates, the checks that can refuse a plan. Such a plan may delete more files than intended.",
+    _gates,
+    blocking=False,
+    refuses=True,
 )
-NO_FAILED_KEY: Final = Check("no_failed_key", "Reports failed keys. Such a plan is unfinished and stops the next plan.", _no_failed_key)
+NO_FAILED_KEY: Final = Check(
+    "no_failed_key", "Reports keys with a failed action. Such a plan is unfinished and stops the next plan.", _no_failed_key
+)

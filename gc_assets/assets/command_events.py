@@ -1,8 +1,8 @@
-"""Report to Dagster what the command line did.
+"""Report the actions of commands to Dagster.
 
 The events look as if the asset `deletion_log` had done the work: they have the same metadata,
-partition and checks. New statuses of plans are observations of `deletion_plan`. The only difference
-is that the events do not belong to a Dagster run.
+partition and checks. A new plan status is an observation of `deletion_plan`. The only difference is
+that the events do not belong to a Dagster run.
 """
 
 from __future__ import annotations

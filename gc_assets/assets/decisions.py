@@ -1,7 +1,7 @@
-"""The Dagster jobs `approve`, `reject` and `restore`, for users who prefer the page to commands.
+"""The Dagster jobs `approve`, `reject` and `restore`, for users who prefer Dagster's page.
 
-Each job does the same as the command of its name, and exists only if it is listed under `page_may`
-in lakes.yaml. Note that Dagster does not authenticate users: anyone who can launch a run can enter
+Each job does the same as the command with its name, and exists only if `page_may` in lakes.yaml
+lists it. Note that Dagster does not authenticate users: anyone who can launch a run can enter
 any name.
 """
 
@@ -76,8 +76,8 @@ class RestoreConfig(dg.Config):
 def decisions(platform: Platform) -> list[dg.JobDefinition]:
     """Build the jobs that `page_may` allows.
 
-    When a user opens the launchpad, no plan is selected. The plans on which the job can currently
-    act are offered as partitions.
+    When a user opens the launchpad, no plan is selected. Plans that the job can currently act on
+    are offered as partitions.
     """
     return [build(platform) for name, build in _JOBS.items() if name in platform.config.page_may]
 
@@ -91,8 +91,8 @@ def _approve(platform: Platform) -> dg.JobDefinition:
             config = ApproveConfig(**context.op_config)
             require_chosen_plan(context, config.plan_id)
             _require_plan_and_name(platform, "approve", config.plan_id, config.by)
-            # A plan of another policy could not be applied by the sensor or the job `apply`, since
-            # both use the configuration of this code location.
+            # The sensor and the job `apply` use the configuration of this code location, so they
+            # could not apply a plan that was created under another policy.
             if (policy := describe_other_policy(platform.config, find_plan(platform.config, config.plan_id).header)) is not None:
                 raise GateRefused(policy)
             event = approve(platform.config, platform.clock, config.plan_id, config.by, tuple(config.override), config.comment)

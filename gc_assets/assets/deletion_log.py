@@ -1,8 +1,8 @@
 """The asset `deletion_log`. No other asset changes a storage or a history.
 
 In mode `apply`, it executes an approved plan. It cannot rely on the asset checks of earlier steps,
-because those stop only their own run. The stage therefore marks the lakes again and evaluates all
-gates itself.
+because those stop only their own run. The stage therefore computes the live files again and
+evaluates all gates itself.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -47,7 +47,7 @@ CHECKS: Final = [RECEIPT, COMPLETE, NO_FAILED_KEY]
 
 
 class Mode(Enum):
-    """The mode of an apply. `configured` refers to the storage's mode in lakes.yaml."""
+    """The mode of an apply. `configured` uses the storage's mode in lakes.yaml."""
 
     configured = "configured"
     plan = "plan"
@@ -122,7 +122,7 @@ def _ended_effects(run_context: RunContext, plan: StoredPlan) -> dict[str, Any]:
 
 
 def _escape_line(line: str) -> str:
-    """Escape a line of the outcome for Markdown, keeping list items."""
+    """Escape a line of the result for Markdown, keeping list items."""
     if line.startswith("- "):
         return f"- {wrap_markdown(escape_markdown(line[2:]), '  ')}"
     return f"\n{wrap_markdown(escape_markdown(line))}\n"
@@ -137,7 +137,7 @@ def _observe_plan(context: dg.AssetExecutionContext, run_context: RunContext, pl
 
 
 def log_result(run_context: RunContext, storage_name: str, extra: Mapping[str, Any]) -> dg.MaterializeResult:
-    """Build the materialization of the run date's log.
+    """Build the materialization of the deletion log of a run date.
 
     If there is no log yet, the checks pass with a note that no action was executed.
     """

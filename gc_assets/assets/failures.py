@@ -1,4 +1,4 @@
-"""How errors of stages become step failures in Dagster, and how they are read back from events.
+"""Convert errors of stages to step failures in Dagster, and read them back from events.
 
 An error of gc-assets fails the step immediately, with its own message. Dagster retries the step
 only after temporary I/O errors.
@@ -26,12 +26,12 @@ PERMANENT_ERRORS: Final = (FileNotFoundError, PermissionError, IsADirectoryError
 
 
 class StepFailure(Model):
-    """The error with which a step failed.
+    """The error that made a step fail.
 
     Attributes:
         text: The message.
-        error: The class name of the error, if it is one of gc-assets.
-        exit_code: The exit code with which the command line ends after this error.
+        error: The class name of the error, if gc-assets defines this class.
+        exit_code: The exit code of the command line after this error.
         checks: True if the step failed because of its checks, which are reported separately.
     """
 

@@ -108,9 +108,9 @@ def _ref_figures(published: PublishedTable) -> Figures:
 
 def _freeze_report(_: RunContext, published: PublishedTable) -> str:
     summary = published.summary(LakeRefsSummary)
-    lines = [f"Frozen at **{summary.frozen_at.isoformat()}**, as of {summary.as_of.isoformat()}, refs digest `{summary.refs_digest}`."]
+    lines = [f"Refs read at **{summary.frozen_at.isoformat()}**, ages as of {summary.as_of.isoformat()}, digest `{summary.refs_digest}`."]
     if summary.historical:
-        lines.append("**Historical**: not frozen on its own date. Its plan cannot be applied.")
+        lines.append("**Historical**: the refs were read on a later date. The plan cannot be applied.")
     if summary.rehearsal:
         lines.append(f"**{REHEARSAL}**: GC_ASSETS_UNSAFE_NOW sets the clock.")
     return "\n\n".join(lines + [f"- {escape_markdown(note)}" for note in summary.notes])

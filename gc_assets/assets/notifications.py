@@ -26,7 +26,7 @@ from gc_assets.stages.read.status import storage_status
 from gc_assets.state.schemas import DELETION_LOG
 
 SENSOR: Final = "notifications"
-# Dagster limits a tick to one minute, of which deliveries can take up to 40 seconds.
+# Dagster limits a tick to one minute. Deliveries can take up to 40 seconds of it.
 STATUS_SECONDS: Final = 15.0
 # Failures of older runs have been reported by earlier ticks.
 MAX_RUNS: Final = 100

@@ -1,4 +1,4 @@
-"""Show how much garbage a table has on the user's own asset that writes the table.
+"""Report the garbage of each table on the user's own asset that writes the table.
 
 The figures are reported as observations, and optionally as an asset check. This happens in the
 steps that create plans, because all figures of a run are known by then.
@@ -55,7 +55,7 @@ def observations(context: RunContext, assets: Sequence[dg.AssetsDefinition], sto
 
     Args:
         context: The run context.
-        assets: The assets of the code location. Those that write a table are found by name.
+        assets: The assets of the code location. Assets that write a table are matched by its name.
         storage: Limit the result to lakes that are reported with this storage's plan.
     """
     written = written_tables(assets)
@@ -109,8 +109,8 @@ def check_bindings(config: Config, tables: Sequence[tuple[str, str]], own: dg.De
     Args:
         config: The configuration.
         tables: The `(lake, table)` pairs of the newest run.
-        own: The definitions of the user's project, in which assets that write tables are found. If
-            None, only bindings in `lakes.yaml` are returned.
+        own: The definitions of the user's project, to find assets that write tables. If None, only
+            bindings in `lakes.yaml` are returned.
     """
     if own is None:
         return configured_bindings(config)
@@ -140,7 +140,7 @@ def _newest_run(collector: Collector) -> RunContext:
     config, clock = collector.platform.config, collector.platform.clock
     state = State.of(config)
     planned = set.intersection(*(set(state.dates(storage.name, DELETION_PLAN.name)) for storage in config.storages))
-    # A rehearsal may have published plans for future dates, for which there is no run context.
+    # A rehearsal may have published plans for future dates, which have no run context.
     run_dates = sorted((run_date for run_date in planned if run_date <= clock.today()), reverse=True)
     for context in (collector.run_context(run_date.isoformat()) for run_date in run_dates):
         if all(not freeze.historical and freeze.rehearsal == clock.is_rehearsal for freeze in _freezes(context)):
@@ -150,7 +150,7 @@ def _newest_run(collector: Collector) -> RunContext:
 
 def _evaluate(context: RunContext, key: dg.AssetKey, found: TableFigures | None, limit: float) -> dg.AssetCheckResult:
     if found is None:
-        return _result(key, False, f"the run of {context.run_date} has no figures of the table. See gc-assets blame.", {})
+        return _result(key, False, f"the run of {context.run_date} has no figures for the table. See gc-assets blame.", {})
     metadata = {**_metadata(context, found), "max_garbage_share": limit}
     if found.unreadable is not None:
         passed, text = False, f"the table is unreadable: {found.unreadable}. Run gc-assets doctor."

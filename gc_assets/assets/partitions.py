@@ -28,7 +28,7 @@ def run_dates(clock: Clock, first: date) -> dg.DailyPartitionsDefinition:
 
 
 def first_run_date(platform: Platform) -> date:
-    """Determine the date at which the partitions begin.
+    """Determine the date of the first partition.
 
     `first_run_date` in the configuration takes precedence. By default, the partitions begin with
     the first run that was not historical, or today if no such run exists. They also begin today if the

@@ -101,7 +101,7 @@ def _items(plan: StoredPlan, config: Config, tables: Sequence[TableAmounts], det
     if tables:
         yield f"**Tables**: {_name_tables(tables, short=detail == _SHORT)}"
     if header.unreadable:
-        yield f"**Unreadable**, so nothing under its claims is planned: {_name_unreadable(header.unreadable, short=detail == _SHORT)}"
+        yield f"**Unreadable**, so its claimed files are not planned: {_name_unreadable(header.unreadable, short=detail == _SHORT)}"
     if header.listing_note is not None and detail != _SHORT:
         yield escape_markdown(header.listing_note)
     yield from map(escape_markdown, header.warnings)
@@ -117,7 +117,7 @@ def _gates(plan: StoredPlan, config: Config, detail: int) -> Iterator[str]:
     refused = [gate for gate in plan.header.failed_gates if gate not in overridden]
     each = _REASONS[detail] // len(refused) if refused else 0
     if each < _MIN_REASON and refused:
-        yield f"**Refused by** {count_of(len(refused), 'gate')}: {_name_gates(refused)}. The table `gates` has the reasons"
+        yield f"**Refused by** {count_of(len(refused), 'gate')}: {_name_gates(refused)}. The table `gates` contains the reasons"
     else:
         yield from (f"**Refused by** {_cut(gate.name)}: {_reason(gate, config, each)}" for gate in refused)
 
@@ -143,7 +143,7 @@ def _decision(plan: StoredPlan, config: Config, status: str, now: datetime, deta
     elif status == "rejected":
         yield _wrap(f"**Rejected by** {_cut(', '.join(event.by for event in verdict.rejections))}")
     elif status == "historical":
-        yield _wrap("This date was not frozen on its own date, so the plan cannot be applied")
+        yield _wrap("The refs were read after this run date, so the plan cannot be applied")
 
 
 def _approval(header: PlanHeader, config: Config, now: datetime, detail: int) -> Iterator[str]:
@@ -155,7 +155,7 @@ def _approval(header: PlanHeader, config: Config, now: datetime, detail: int) ->
     else:
         before = f"**Approve before** {format_minute(header.approve_before)}"
         if detail == _FULL and header.failed_gates and "approve" in config.page_may:
-            yield _wrap(f"{before}, in spite of the refusal: {CHOOSE_PLAN}, and complete the configuration to this, with your name as `by`")
+            yield _wrap(f"{before}, in spite of the refusal: {CHOOSE_PLAN}, and change the configuration to this, with your name as `by`")
             yield from _yaml(approve_config(header))
         else:
             yield _wrap(f"{before}: {approve_action(config, header, short=detail == _SHORT)}")
@@ -215,7 +215,7 @@ def _irreversible(header: PlanHeader, config: Config, *, short: bool) -> str:
         else []
     )
     parts += [f"the abort of {count_of(header.uploads.count, 'upload')}"] if header.uploads.count else []
-    return f"{', '.join(parts) or 'see the report'}. The report names them"
+    return f"{', '.join(parts) or 'see the report'}. The report lists them"
 
 
 def _wrap(line: str) -> str:

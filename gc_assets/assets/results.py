@@ -37,7 +37,7 @@ SAMPLE_ROWS: Final = 20
 CELL_CHARACTERS: Final = 160
 # No sample is taken from parts that are larger than this.
 SAMPLE_BYTES: Final = 64 * 2**20
-# Live containers are not sampled if the table from which they are computed is larger than this.
+# Live containers are not sampled if their source table is larger than this.
 STATES_BYTES: Final = 4 * 2**20
 
 # Returns a report in Markdown.

@@ -49,7 +49,7 @@ def approved_plans(config: Config, apply: dg.UnresolvedAssetJobDefinition) -> dg
         if idle:
             names = ", ".join(f"{plan.header.plan_id[:12]} of {plan.header.storage}" for plan in idle)
             way_out = "Set mode: apply in lakes.yaml to apply them, and reload the definitions"
-            reasons.append(f"approved plans of storages in mode plan: {names}. {way_out}.")
+            reasons.append(f"approved plans are not applied, because their storages are in mode plan: {names}. {way_out}.")
         if not is_requested:  # Dagster refuses a tick with a request and a reason
             yield dg.SkipReason("\n".join(reasons) if waiting else "no approved plan is waiting")
 
@@ -74,8 +74,8 @@ def _describe_run(config: Config, plan: ListedPlan, run: dg.DagsterRun) -> str:
         return f"{name}: its run {run_id} has the status {status}"
     way_out = f"launch the job apply for {plan.header.run_date} with plan_id: {plan_id}, or make a new plan with the job run"
     return (
-        f"{name} waits, but its run {run_id} has ended with the status {status}, and is not repeated. "
-        f"After the cause in the run's log is removed, {way_out}."
+        f"{name} waits, but its run {run_id} has ended with the status {status} and is not repeated. "
+        f"Fix the cause in the run's log, then {way_out}."
     )
 
 

@@ -36,7 +36,7 @@ def source_key(config: Config, lake: LakeConfig) -> dg.AssetKey:
 def source_assets(config: Config, lake: LakeConfig, tables: Sequence[str]) -> list[dg.AssetSpec]:
     """Describe a lake and its tables as external assets.
 
-    The lake's asset depends on its tables. If `lakes.yaml` names an asset of the user that writes a
+    The lake's asset depends on its tables. If `lakes.yaml` lists the user's asset that writes a
     table, the lake depends on that asset, and the table does not get an external one.
 
     Args:

@@ -107,7 +107,7 @@ def _orphan_figures(published: PublishedTable) -> Figures:
 
 
 def _kept_figures(steps: Mapping[str, Step]) -> Figures:
-    """Return figures about foreign and protected files, if there are any."""
+    """Return figures about protected and foreign files, which are never deleted, if there are any."""
     kept = [steps[name] for name in ("foreign", "protected") if name in steps]
     return {f"{step.label}_{unit}": value for step in kept for unit, value in (("files", step.files), ("bytes", step.size_bytes))}
 
@@ -175,7 +175,7 @@ def _plan_report(context: RunContext, published: PublishedTable) -> str:
 
 def _next_step(header: PlanHeader) -> str:
     if header.historical:
-        return "**Historical**: this date was not frozen on its own date. The plan cannot be applied."
+        return "**Historical**: the refs were read after this run date. The plan cannot be applied."
     if not header.has_work:
         return "Nothing to approve."
     return f"Approve before {header.approve_before:%Y-%m-%d %H:%M}Z: `{command('approve', header.plan_id[:12], by='WHO')}`"
@@ -189,15 +189,15 @@ STORAGE_STEPS: Final = (
         stage=live_filter,
         checks=(RECEIPT, COMPLETE, HOLDS_LIVE_KEYS),
     ),
-    # The inventory depends on the frozen refs. If the listing started earlier, it could lack files
-    # that the refs need. The grace period also counts from the freeze.
+    # The listing must start after the refs were read. Otherwise it could lack files that the refs
+    # need. The grace period is also counted back from the time when the refs were read.
     AssetStep(
         outputs=(StepOutput(STORAGE_INVENTORY, _inventory_figures, _inventory_report),),
         inputs=(LAKE_REFS,),
         stage=storage_inventory,
         checks=(RECEIPT, COMPLETE),
     ),
-    # The refs are an input because they define the claims, and only claimed files are candidates.
+    # The refs are an input because they contain the claims, and only claimed files are candidates.
     AssetStep(
         outputs=(StepOutput(ORPHAN_FILES, _orphan_figures, _orphan_report),),
         inputs=(LIVE_FILTER, STORAGE_INVENTORY, LAKE_REFS),

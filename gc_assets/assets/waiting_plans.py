@@ -14,7 +14,7 @@ from gc_assets.core.units import count_of, format_bytes
 from gc_assets.resources.platform import Platform
 from gc_assets.stages.records.plans import PARTIALLY_APPLIED, UNFINISHED, ListedPlan, list_plans
 
-# The statuses in which a plan can be approved, rejected or restored.
+# Plans with these statuses can be approved, rejected or restored.
 WAITING: Final[Mapping[str, Collection[str]]] = {
     "approve": ("ready", "refused"),
     "reject": ("ready", "refused", "approved"),
@@ -25,7 +25,7 @@ _LISTED: Final = {"approve": "These plans wait", "reject": "These plans wait", "
 
 
 def waiting_plans(platform: Platform, job: str) -> list[ListedPlan]:
-    """Return the plans on which a job can act, newest first.
+    """Return the plans that a job can act on, newest first.
 
     For `approve`, plans that were created under another policy are excluded. The function must not
     be called while the code location is being loaded, because loading must not depend on the state.
@@ -85,9 +85,9 @@ def require_chosen_plan(context: dg.OpExecutionContext, plan_id: str) -> None:
     chosen, entered = _plan_of(partition), plan_id.strip()
     if entered and (chosen.startswith(entered) or entered.startswith(chosen)):
         return
-    found = f"names plan {entered[:SHORT_ID]}" if entered else "is empty"
+    found = f"contains {entered[:SHORT_ID]}" if entered else "is empty"
     raise UsageError(
-        f"Partition `{partition}` names plan {chosen}, but `plan_id` {found}. Nothing was changed."
+        f"Partition `{partition}` selects plan {chosen}, but `plan_id` {found}. Nothing was changed."
         " Choose the partition again to fill in its id, or launch without a partition."
     )
 
@@ -108,7 +108,7 @@ def _plan_of(partition: str) -> str:
 
 
 def _name(platform: Platform, plan: ListedPlan) -> str:
-    """Name a choice in the launchpad. Long names are cut there, so the plan id comes first."""
+    """Label a plan in the launchpad. Long labels are cut there, so the plan id comes first."""
     header = plan.header
     return f"{header.plan_id[:SHORT_ID]} {header.run_date} {platform.config.label_of(header.storage)}"
 

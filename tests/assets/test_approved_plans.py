@@ -85,8 +85,8 @@ def test_run_that_failed_is_the_reason_of_the_next_ticks(tmp_path: Path) -> None
     plan_id, run, result = tick_after(dg.DagsterRunStatus.FAILURE, tmp_path)
     assert not result.run_requests
     assert result.skip_message == (
-        f"plan {plan_id[:12]} of warehouse waits, but its run {run.run_id[:8]} has ended with the status failure, and is not repeated. "
-        f"After the cause in the run's log is removed, launch the job apply for {TODAY} with plan_id: {plan_id[:12]}, "
+        f"plan {plan_id[:12]} of warehouse waits, but its run {run.run_id[:8]} has ended with the status failure and is not repeated. "
+        f"Fix the cause in the run's log, then launch the job apply for {TODAY} with plan_id: {plan_id[:12]}, "
         "or make a new plan with the job run."
     )
 

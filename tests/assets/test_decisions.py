@@ -265,9 +265,9 @@ def test_plan_other_than_the_chosen_one_is_refused(tmp_path: Path, job: str) -> 
     for entered in (other, other[:12], other[:8]):
         error, message = refusal(launch_with_partition(at, job, partition, plan_id=entered, by="kim"), job)
         assert error == "UsageError"
-        assert message.startswith(f"Partition `{partition}` names plan {chosen[:12]}, but `plan_id` names plan {entered[:12]}. ")
+        assert message.startswith(f"Partition `{partition}` selects plan {chosen[:12]}, but `plan_id` contains {entered[:12]}. ")
     error, message = refusal(launch_with_partition(at, job, partition, plan_id="", by="kim"), job)
-    assert message.startswith(f"Partition `{partition}` names plan {chosen[:12]}, but `plan_id` is empty. ")
+    assert message.startswith(f"Partition `{partition}` selects plan {chosen[:12]}, but `plan_id` is empty. ")
     assert [find_plan(at.config, plan_id).verdict.events for plan_id in (other, chosen)] == [(), ()]
 
 
@@ -283,7 +283,7 @@ def test_chosen_plan_is_decided(tmp_path: Path, characters: int) -> None:
 @pytest.mark.parametrize(
     "config, expected",
     [
-        ({"plan_id": "f" * 64}, "`plan_id` names plan ffffffffffff"),
+        ({"plan_id": "f" * 64}, "`plan_id` contains ffffffffffff"),
         ({"prefix": "data/"}, "`plan_id` is empty"),
         ({"key": "data/1", "plan_id": ""}, "`plan_id` is empty"),
     ],
@@ -293,7 +293,7 @@ def test_restore_of_files_outside_the_chosen_plan_is_refused(tmp_path: Path, con
     partition = "3f9c2a71d004 2026-03-14 warehouse"
     error, message = refusal(launch_with_partition(at, "restore", partition, **config), "restore")
     assert error == "UsageError"
-    assert message.startswith(f"Partition `{partition}` names plan 3f9c2a71d004, but {expected}. ")
+    assert message.startswith(f"Partition `{partition}` selects plan 3f9c2a71d004, but {expected}. ")
 
 
 def partition_keys(definition: dg.JobDefinition) -> list[str]:

@@ -155,7 +155,7 @@ def test_card_names_what_is_unreadable(tmp_path: Path) -> None:
     lost = Unreadable(lake="sales", table_name="shop.orders", why="m.json is missing from the listing", since=NOW)
     text = join_lines(card(at, plan_of(at, files=0, unreadable=(lost, lost))))
     found = "table shop.orders of lake sales and 1 more: m.json is missing from the listing"
-    assert f"- **Unreadable**, so nothing under its claims is planned: {found}" in text
+    assert f"- **Unreadable**, so its claimed files are not planned: {found}" in text
 
 
 def test_approved_plan_without_actions_has_nothing_to_apply(tmp_path: Path) -> None:
