@@ -137,7 +137,7 @@ class WorkspaceJobs:
 
     def describe_end(self, error: BaseException) -> str:
         if self._run_id is None:
-            return f"{self._host} started no run: {error}"
+            return f"{self._host} did not start a run: {error}"
         name = f"run {self._run_id} of {self._host}"
         try:
             run = self._read_run(self._run_id)

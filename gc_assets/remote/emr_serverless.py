@@ -73,7 +73,7 @@ class EmrJob:
 
     def describe_end(self, error: BaseException) -> str:
         if self._run is None:
-            return f"application {self._application_id} started no job run: {error}"
+            return f"application {self._application_id} did not start a job run: {error}"
         name = f"job run {self._run['jobRunId']} of {self._run['applicationId']}"
         try:
             run = self._emr.get_job_run(**self._run)["jobRun"]

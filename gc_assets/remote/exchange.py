@@ -35,7 +35,7 @@ class StartedJob(Protocol):
 
 
 class Exchange:
-    """The S3 prefix under which a request and its reports are exchanged."""
+    """The S3 prefix for the objects of a request and its reports."""
 
     def __init__(self, address: str, places: Connections) -> None:
         bucket, prefix = bucket_and_key(f"{address.rstrip('/')}/")

@@ -39,7 +39,7 @@ _REFERENCE: Final = re.compile(r"\$\{|\{\{secrets/[^{}]+\}\}")
 
 
 class JobRequest(Model):
-    """A request for assets of one run date, or for a `job` of the code location, by name."""
+    """A request for assets of one run date, or for the `job` of this name in the code location."""
 
     versions: dict[str, str]
     path: str
@@ -60,7 +60,7 @@ class JobRequest(Model):
     @model_validator(mode="after")
     def _names_assets_or_job(self) -> Self:
         if bool(self.assets) == (self.job is not None):
-            raise ValueError("a request must name either assets or a job")
+            raise ValueError("a request must contain either assets or a job")
         return self
 
     @classmethod
@@ -140,7 +140,7 @@ class JobReport(Model):
     Attributes:
         event: A Dagster event, serialized with `dg.serialize_value`.
         metadata: The output metadata of an op, serialized with `dg.serialize_value`.
-        failure: The error with which a step failed.
+        failure: The error that made a step fail.
         done: True if the job has finished successfully.
     """
 
@@ -159,8 +159,8 @@ def refuse_literal_secrets(path: Path, text: str) -> None:
     found = [path_in_file for path_in_file, value in _strings(yaml.safe_load(text), "") if _is_secret(path_in_file, value)]
     if found:
         raise UsageError(
-            f"{path}: {', '.join(found)}: literal secrets are refused, because the request of a job contains the whole file. Write "
-            "${NAME}, and set that variable for Dagster and on the job's machine (docs/managed_spark.md)."
+            f"{path}: literal secrets in {', '.join(found)}. The whole file is sent with the job request, so secrets must be references. "
+            "Use ${NAME}, and set that variable for Dagster and on the job's machine (docs/managed_spark.md)."
         )
 
 

@@ -22,7 +22,7 @@ from gc_assets.resources.platform import Platform
 
 @dataclass(frozen=True)
 class Jobs:
-    """Starts jobs for a platform. `as_of` and `first` are those of the Dagster definitions."""
+    """Starts jobs for a platform. `as_of` and `first` come from the Dagster definitions."""
 
     platform: Platform
     as_of: datetime | None

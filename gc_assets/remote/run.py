@@ -90,7 +90,7 @@ def _logger(reports: _ReportHandler) -> dg.LoggerDefinition:
 class _ReportHandler(logging.Handler):
     """Reports the log records of the run.
 
-    If the request names a job, the output metadata of its op is reported too.
+    If the request is for a job, the output metadata of its op is reported too.
     """
 
     def __init__(self, pipes: PipesContext, job: str | None) -> None:

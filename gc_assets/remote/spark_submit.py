@@ -77,7 +77,7 @@ def _open_session(context: dg.AssetExecutionContext | dg.OpExecutionContext, ext
 
 
 def submit_program(config: SparkConfig) -> str:
-    """Return the spark-submit program to use: the configured one, or the one of pyspark."""
+    """Return the spark-submit program to use: the configured one, or that of pyspark."""
     return config.submit_program or str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
 
 
@@ -91,7 +91,7 @@ def submit_version(program: str) -> str | None:
 
 
 def _home(program: str) -> Path:
-    """Return the directory of the Spark distribution to which a spark-submit program belongs."""
+    """Return the directory of the Spark distribution that contains a spark-submit program."""
     return Path(shutil.which(program) or program).resolve().parent.parent
 
 

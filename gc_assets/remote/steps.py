@@ -53,9 +53,7 @@ def _remote_step(name: str, assets: Sequence[dg.AssetsDefinition], pool: str, jo
         keys = sorted(tuple(key.path) for key in context.selected_asset_keys)
         if not keys:
             checks = ", ".join(sorted(f"{key.name} of {key.asset_key.to_user_string()}" for key in context.selected_asset_check_keys))
-            raise UsageError(
-                f"no table is selected, and the job evaluates checks when it publishes a table ({checks}). Select the tables too."
-            )
+            raise UsageError(f"no table is selected, but a job only checks tables that it publishes ({checks}). Select the tables too.")
         request = {"run_date": context.partition_key, "assets": keys, "ops": _op_config(name, context.run)}
         left, failed = set(context.selected_asset_keys), list[str]()
         with translate_errors(retry_io=False), closing(_job_events(context, jobs, request)) as events:

@@ -1,1 +1,1 @@
-"""Dagster resources, and what they need: Java, Spark sessions and Spark Connect servers."""
+"""Dagster resources and their dependencies: Java, Spark sessions and Spark Connect servers."""

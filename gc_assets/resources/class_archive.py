@@ -35,7 +35,7 @@ def archive_path(home: str) -> Path:
 
 
 def jvm_options(home: str) -> str:
-    """Return the options with which the JVM maps the archive. Empty if there is no archive."""
+    """Return the options that make the JVM map the archive. Empty if there is no archive."""
     path = archive_path(home)
     # A path with a space does not work, because Spark's launcher splits options at spaces.
     if not path.is_file() or " " in str(path):
@@ -63,11 +63,11 @@ def write_archive(home: str) -> Path:
             )
         except subprocess.TimeoutExpired as error:
             raise UsageError(
-                f"{COMMAND}: Java at {home} wrote no class archive within {_TIMEOUT_SECONDS:.0f} s. Runs start slower without it."
+                f"{COMMAND}: Java at {home} did not write a class archive within {_TIMEOUT_SECONDS:.0f} s. Runs start slower without it."
             ) from error
         if done.returncode or not new_archive.is_file() or new_archive.stat().st_size < _MIN_BYTES:
             raise UsageError(
-                f"Java at {home} wrote no class archive. Runs start slower without it. Output: {(done.stdout + done.stderr)[-2000:]}"
+                f"Java at {home} did not write a class archive. Runs start slower without it. Output: {(done.stdout + done.stderr)[-2000:]}"
             )
         new_archive.replace(path)
     return path

@@ -16,12 +16,12 @@ from gc_assets.resources.spark import SparkRuntime
 
 @dataclass(frozen=True)
 class Collector:
-    """The platform and the Spark that stages use.
+    """The platform and the Spark session that stages use.
 
     Attributes:
         platform: The platform.
         runtime: Opens the Spark session.
-        as_of: The time to which ages refer, instead of the start of the run date.
+        as_of: Reference time for ages, if it is not the start of the run date.
     """
 
     platform: Platform

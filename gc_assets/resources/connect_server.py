@@ -1,8 +1,8 @@
 """Use a separate local Spark Connect server for each environment and release.
 
 pyspark itself keeps a single local server for each user, and only compares the version of Spark.
-This is not enough, because the workers of a server run the code of the environment in which the
-server was started.
+This is not enough, because the workers of a server run the code of the environment that started
+the server.
 
 `python -m gc_assets.resources.connect_server --stop` stops the server of this environment.
 """
@@ -31,7 +31,7 @@ import gc_assets
 from gc_assets.core.errors import UsageError
 from gc_assets.resources.spark_version import require_local_server
 
-# pyspark stores the address of its local server in the file named by this variable.
+# pyspark stores the address of its local server in the file that this variable specifies.
 DISCOVERY: Final = "SPARK_LOCAL_CONNECT_DISCOVERY"
 _PREFIX: Final = "gc-assets-"
 _FILE: Final = "connect-local.json"
@@ -196,7 +196,7 @@ def _require_private(path: Path) -> None:
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise UsageError(
-            f"{path} must be a directory that only you can access, because it contains credentials and sessions of Spark Connect servers. "
+            f"{path} is not a directory that only you can access, as required for credentials and sessions of Spark Connect servers. "
             f"Remove it, or set {DISCOVERY}."
         )
 

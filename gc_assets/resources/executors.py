@@ -42,7 +42,7 @@ _KNOWN_ERRORS: Final = (
 
 @cache
 def build_package() -> Path:
-    """Pack gc-assets into a zip file from which Python can import it.
+    """Pack gc-assets into a zip file that Python can import.
 
     The file is created once and kept until this process ends, because executors that start later
     need it too.

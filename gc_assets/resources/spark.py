@@ -51,12 +51,12 @@ STAGE_CONF = {
     "spark.sql.shuffle.partitions": "16",
     "spark.sql.adaptive.enabled": "true",
 }
-# Settings for all applications, no matter on which machine their driver was started.
+# Settings for all applications, wherever their driver runs.
 APPLICATION_CONF: Final = {
     "spark.app.name": "gc-assets",
     "spark.speculation": "false",
     "spark.python.daemon.module": "gc_assets.engine.daemon",
-    # Otherwise every column function sends its line of Python to the JVM, which takes eleven calls.
+    # If enabled, each column function sends its line of Python to the JVM, which takes eleven calls.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
 }
 JVM_OPTIONS: Final = "spark.driver.extraJavaOptions"
@@ -121,7 +121,7 @@ class SparkRuntime(dg.ConfigurableResource):
     def from_config(cls, config: SparkConfig, *, submitted: bool = False) -> SparkRuntime:
         """Create the runtime for a configuration.
 
-        If steps run as remote jobs, this is for everything else, which uses a session of this
+        If steps run as remote jobs, the runtime is for all other work, in a session of this
         process.
 
         Args:
@@ -281,7 +281,7 @@ def write_properties(file: Path, settings: Mapping[str, str], version: str, home
         home: The directory of the Spark distribution.
 
     Returns:
-        The options of spark-submit with which it reads the file.
+        The options that make spark-submit read the file.
     """
     if not is_spark_3(version):
         file.write_text(properties(settings), encoding="utf-8")

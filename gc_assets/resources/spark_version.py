@@ -1,4 +1,4 @@
-"""Which versions of Spark are supported.
+"""The supported versions of Spark.
 
 pip installs Spark 4.0 or newer. Managed services have their own pyspark, which can be 3.5. With
 this version, sessions and jobs work, but not Spark Connect.
@@ -109,5 +109,5 @@ def require_local_server() -> None:
     if not has_local_server():
         raise UsageError(
             f"pyspark {pyspark.__version__} has no reusable local Spark Connect server, which Spark 4.3 introduced. Set `mode: session` in "
-            "`spark`, or name a server in `spark.remote`."
+            "`spark`, or specify a server in `spark.remote`."
         )

@@ -432,7 +432,7 @@ def test_open_local_server_directory_is_reported(
     (tmp_path / f"gc-assets-{identity()}").mkdir(mode=0o755)
     output = setup.doctor()
     assert output.exit_code == 1
-    assert "must be a directory that only you can access" in output.stdout
+    assert "is not a directory that only you can access" in output.stdout
 
 
 def test_warning_exits_with_0(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,7 +101,7 @@ def test_child_process_uses_the_same_directory(tmp_path: Path) -> None:
 
 def test_directory_with_open_permissions_is_refused(tmp_path: Path) -> None:
     (tmp_path / f"gc-assets-{identity()}").mkdir(mode=0o755)
-    with pytest.raises(UsageError, match="must be a directory that only you can access"):
+    with pytest.raises(UsageError, match="is not a directory that only you can access"):
         discovery(tmp_path)
 
 
