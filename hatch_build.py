@@ -1,4 +1,4 @@
-"""Fails a build whose archive lacks a subpackage of gc_assets.
+"""Fail a build if a subpackage of gc_assets is missing from its archive.
 
 A checkout without symbolic links, or a wrong exclude rule, can drop a directory without an error.
 """

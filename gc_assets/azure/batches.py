@@ -32,8 +32,8 @@ class BatchPart:
 def parse_parts(content_type: str, body: bytes) -> dict[int, BatchPart]:
     """Split a response into its parts, by the Content-ID of the request.
 
-    Parts that are unreadable or have the same id as another one are left out. The outcome of their
-    requests is then unknown.
+    Parts that are unreadable or have the same id as another one are left out. It is then unknown if
+    their requests succeeded.
     """
     message = message_from_bytes(b"Content-Type: " + content_type.encode("ascii", "replace") + b"\r\n\r\n" + body)
     parts, repeated = dict[int, BatchPart](), set[int]()

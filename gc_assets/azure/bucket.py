@@ -216,7 +216,7 @@ class AzureBucket(BucketStorage[AzureConfig]):
     def now(self) -> datetime:
         found = self.reach(ATTEMPTS)
         if found is None:
-            raise StoreError(f"{self.location}: the answers of the server have no Date header, which the grace period requires")
+            raise StoreError(f"{self.location}: the responses of the server have no Date header, which the grace period requires")
         return found
 
     # Changes.
@@ -319,8 +319,8 @@ class AzureBucket(BucketStorage[AzureConfig]):
     def _delete_current_version(self, item: Deletion) -> Change:
         """Delete the current version of a blob permanently.
 
-        Azure does not allow this directly. The blob is first deleted, unless its etag has changed,
-        and then the version that remains.
+        Azure does not allow this directly. The blob is deleted first, unless its etag has changed.
+        The version that remains is deleted next.
         """
         try:
             current = self.head(item.key)
@@ -345,7 +345,7 @@ class AzureBucket(BucketStorage[AzureConfig]):
             answer = request(self._blob(key, "change", attempts))
         except AzureError as error:
             return self._to_change(error, key)
-        except OSError as error:  # no request can name this key
+        except OSError as error:  # URLs cannot contain this key
             return Change("denied", error)
         written: Mapping[str, Any] = answer if isinstance(answer, Mapping) else {}
         etag = written.get("etag")
@@ -354,7 +354,7 @@ class AzureBucket(BucketStorage[AzureConfig]):
     def _to_change(self, error: AzureError, key: str, *, reads: bool = True) -> Change:
         """Convert the error of a request that changes a blob.
 
-        To a condition with If-Match, the server also responds with 412 if the blob does not exist.
+        If a request has If-Match, the server also responds with 412 if the blob does not exist.
         Unless `reads` is False, the blob is requested again to find out.
         """
         code, status = error_code(error), getattr(error, "status_code", None)
@@ -463,7 +463,7 @@ class AzureBucket(BucketStorage[AzureConfig]):
         if not _is_unfinished(found, entry) or found.size_bytes or _text(found.answer.copy.status) == "pending":
             return None
         removed = self.delete_if_match(to, token_of(found.identity))
-        return Change("absent", OSError(errno.EIO, "the server gave up a copy", self.address(to))) if removed.is_done else removed
+        return Change("absent", OSError(errno.EIO, "the server aborted a copy", self.address(to))) if removed.is_done else removed
 
     def _blob(self, key: str, role: Role, attempts: int = ATTEMPTS) -> BlobClient:
         self._require_addressable(key)

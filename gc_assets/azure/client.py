@@ -76,7 +76,7 @@ _DENIED: Final[Mapping[str, str]] = {
 _INVALID_KEY: Final = frozenset({"InvalidResourceName", "OutOfRangeInput", "InvalidUri", "RequestUrlFailedToParse"})
 _ROLES: Final = "docs/azure.md lists the roles that reading and changes need"
 _WAYS_OUT: Final[Mapping[str, str]] = {
-    "ContainerNotFound": "there is no such container; correct the location or `azure.endpoint`",
+    "ContainerNotFound": "the container does not exist; correct the location or `azure.endpoint`",
     "ContainerBeingDeleted": "the container is being deleted; correct the location",
     "AuthenticationFailed": "the key or SAS token is wrong or has expired, or the clock of this machine is wrong",
     "AuthorizationFailure": f"the SAS token or the network rules of the account do not allow this; {_ROLES}",
@@ -212,10 +212,10 @@ def _load_secret(settings: AzureConfig, host: str, role: Role) -> _Secret | None
         return None
     text = os.environ.get(variable)
     if not text:
-        raise UsageError(f"azure: the environment variable {variable} is not set; it needs a connection string or a SAS token")
+        raise UsageError(f"azure: the environment variable {variable} is not set; set it to a connection string or a SAS token")
     secret, account = _Secret.parse(text, variable), host.partition(".")[0]
     if secret.account is not None and secret.account != account:
-        raise UsageError(f"azure: {variable} is for the account {secret.account}, but {host} is of the account {account}")
+        raise UsageError(f"azure: {variable} is for the account {secret.account}, but {host} belongs to the account {account}")
     return secret
 
 

@@ -71,7 +71,7 @@ class Change:
 
     @property
     def reason(self) -> str:
-        """The message of the error, or an empty text."""
+        """The error message, or an empty text."""
         return "" if self.error is None else self.error.strerror or str(self.error)
 
     def require(self) -> Self:
@@ -307,7 +307,7 @@ class ConditionalBucket(Protocol):
         ...
 
     def now(self) -> datetime:
-        """Return the current time (UTC) of the server, from which modification times are taken.
+        """Return the current time (UTC) of the server, whose clock sets modification times.
 
         Raises:
             StoreError: If the server does not send it.
@@ -359,8 +359,8 @@ class ConditionalBucket(Protocol):
     def delete_if_match(self, key: str, token: str | None) -> Change:
         """Delete the current object, in a single attempt.
 
-        Servers that do not compare tokens delete whatever is at the key. The caller must therefore
-        compare the object immediately before. If `token` is None, there is no condition.
+        Servers that do not compare tokens delete any object at the key. The caller must therefore
+        compare the object immediately before the call. If `token` is None, there is no condition.
         """
         ...
 

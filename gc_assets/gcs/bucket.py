@@ -153,7 +153,7 @@ class GcsBucket(BucketStorage[GcsConfig]):
         """Return the current time of the server, in whole seconds."""
         found = self.reach(ATTEMPTS)
         if found is None:
-            raise StoreError(f"gs://{self.name}: the answers of the server have no Date header, which the grace period requires")
+            raise StoreError(f"gs://{self.name}: the responses of the server have no Date header, which the grace period requires")
         return found
 
     # Changes.
@@ -255,9 +255,9 @@ class GcsBucket(BucketStorage[GcsConfig]):
         until = max(filter(None, (blob.retention_expiration_time, blob.retention.retain_until_time)), default=None)
         if blob.temporary_hold or blob.event_based_hold:
             kind = "a temporary hold" if blob.temporary_hold else "an event-based hold"
-            found = f"{kind} keeps it; release the hold, then run gc-assets retry"
+            found = f"{kind} protects the object; release the hold, then run gc-assets retry"
         elif until is not None and until > datetime.now(UTC):
-            found = f"a retention keeps it until {until.isoformat()}; later plans leave it out"
+            found = f"a retention period protects the object until {until.isoformat()}; later plans leave it out"
         else:
             return None
         return Change("denied", PermissionError(errno.EACCES, found, self.address(key)))
@@ -270,7 +270,7 @@ class GcsBucket(BucketStorage[GcsConfig]):
 def _describe(blob: Any) -> ObjectInfo:
     token, size, updated = f"{blob.generation}.{blob.metageneration}", int(blob.size or 0), blob.updated
     if updated is None:
-        raise StoreError(f"gs://{blob.bucket.name}/{blob.name}: the server sends no time of the object")
+        raise StoreError(f"gs://{blob.bucket.name}/{blob.name}: the server did not send the time of the object")
     metadata = {name.lower(): str(value) for name, value in (blob.metadata or {}).items()}
     return ObjectInfo(build_identity(token, size, updated), size, updated, str(blob.generation), metadata, answer=blob)
 

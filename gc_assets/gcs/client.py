@@ -62,8 +62,8 @@ _DENIED: Final = frozenset({401, 403})
 _QUOTA: Final = frozenset({"rateLimitExceeded", "userRateLimitExceeded", "usageLimits.rateLimitExceeded"})
 
 _WAYS_OUT: Final[Mapping[str, str]] = {
-    "objectUnderActiveHold": "an event-based or temporary hold keeps it; release the hold, then run gc-assets retry",
-    "retentionPolicyNotMet": "the retention policy of the bucket or object keeps it until then; later plans leave it out",
+    "objectUnderActiveHold": "an event-based or temporary hold protects the object; release the hold, then run gc-assets retry",
+    "retentionPolicyNotMet": "the retention policy of the bucket or object protects it until then; later plans leave it out",
     "userProjectMissing": "the bucket charges the requester; set `gcs.user_project` to a project that pays",
     "userProjectAccessDenied": "the caller may not charge this project; grant serviceusage.services.use on it, or set `gcs.user_project`",
     "required": "the bucket charges the requester, or the request has no credentials; set `gcs.user_project`, or log in",

@@ -142,7 +142,7 @@ class S3Bucket(BucketStorage[S3Config]):
             answer = self.client("read").head_bucket(Bucket=self.name)
         time = _server_time(answer)
         if time is None:
-            raise StoreError(f"s3://{self.name}: the answers of the server have no Date header, which the grace period requires")
+            raise StoreError(f"s3://{self.name}: the responses of the server have no Date header, which the grace period requires")
         return time
 
     def put(self, key: str, content: bytes) -> Change:
@@ -230,7 +230,7 @@ class S3Bucket(BucketStorage[S3Config]):
             if error is not None:
                 changes.append(_refused_key(str(error.get("Code", "")), str(error.get("Message", "")), item["Key"]))
             elif deleted is None:
-                found = "the answer of the server does not contain this key; apply again"
+                found = "the response of the server does not contain this key; apply again"
                 changes.append(Change("failed", OSError(errno.EIO, found, item["Key"])))
             else:
                 changes.append(Change("done", marker=deleted.get("DeleteMarkerVersionId") if deleted.get("DeleteMarker") else None))

@@ -236,5 +236,5 @@ def _loader(data_path: str | None) -> Any:
 
 
 def payer_params(settings: S3Config) -> dict[str, str]:
-    """Build the parameter by which the requester agrees to pay, if the settings allow it."""
+    """Build the parameter that accepts requester-pays charges, if the settings allow it."""
     return {"RequestPayer": "requester"} if settings.requester_pays else {}

@@ -92,7 +92,7 @@ def _copy_tags(bucket: RequestTarget, key: str, to: str, source: ObjectInfo, att
 
 
 def copy_to_absent(bucket: RequestTarget, key: str, to: str, source: ObjectInfo, entry: tuple[str, str]) -> None:
-    """Copy an object to a key at which there is no object.
+    """Copy an object to a key that has no object.
 
     Args:
         bucket: The storage.
@@ -173,7 +173,7 @@ def _require_absent(bucket: RequestTarget, key: str) -> None:
 
 
 def _md5(content: bytes) -> str:
-    """Compute the checksum with which the server verifies what it has received."""
+    """Compute the checksum that the server uses to verify the received bytes."""
     return base64.b64encode(hashlib.md5(content, usedforsecurity=False).digest()).decode()
 
 
