@@ -1,8 +1,9 @@
 """Execute the actions of a plan in batches, so that an apply can be resumed after a crash.
 
-For each batch, the intent is recorded, then the actions are executed, then the outcomes are
-recorded. This module makes no decisions, since the plan determines what to do with which key. It
-works on any subset of a plan's rows, either in executors or in the process that applies the plan.
+For each batch, the intent is recorded, then the actions are executed, then the outcome of each
+action is recorded. This module makes no decisions, since the plan determines what to do with which
+key. It works on any subset of a plan's rows, either in executors or in the process that applies the
+plan.
 """
 
 from __future__ import annotations

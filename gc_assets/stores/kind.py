@@ -1,4 +1,4 @@
-"""The definitions that a package needs in order to add a kind of store.
+"""The definitions that are needed to add a kind of store.
 
 All kinds are listed in `stores/store.py`.
 """
@@ -36,7 +36,7 @@ class StoreKind:
         read_identity: Called with an address and a storage's location. Returns the identity of the
             object, or None if it is unreadable or not comparable with identities in the storage.
         find_path_aliases: Called with the names and locations of storages. Returns directories that
-            have two paths in them.
+            have two paths in these storages.
         find_links: Called with the name and location of a storage. Returns the symbolic links that
             a bounded scan finds.
         examine_state: Checks for `doctor` that the store will not delete objects of a state by

@@ -49,8 +49,8 @@ AXIOMS: Final[Mapping[str, str]] = {
     "visible_write": "An object is complete or does not exist. After a write has returned, every reader sees it.",
     "exclusive_create": "If several writers create one object on the condition that it is absent, exactly one succeeds.",
     "store_clock": "Modification times do not go back. They come from one clock, which `Store.now` reads too.",
-    "distinct_identity": "Two objects with one key, one after the other, differ in their identity.",
-    "conditional_change": "A changed object is left alone, also if it changes between the comparison and the request.",
+    "distinct_identity": "An object that replaces another one at the same key has a different identity.",
+    "conditional_change": "A changed object is left alone, even if it changes between the comparison and the request.",
     "no_overwrite": "A restore does not replace an object.",
 }
 # These axioms are covered by a trait that canary objects test. Only the contract tests check the
@@ -123,7 +123,7 @@ class Result:
 class Outcome:
     """An executed action with its result, which becomes a row of `deletion_log`.
 
-    `token` is the fencing token of the lease under which it was executed.
+    `token` is the fencing token of the lease at that time.
     """
 
     planned: PlannedAction
@@ -314,9 +314,9 @@ class Upload:
 
 @dataclass(frozen=True, slots=True)
 class OldUploads:
-    """Uploads to which nothing has been written recently, oldest first.
+    """Uploads without recent writes, oldest first.
 
-    If there were more than the limit, `unexamined` is the number of the others.
+    If there were more than the limit, `unexamined` is the number of uploads above it.
     """
 
     uploads: tuple[Upload, ...] = ()
@@ -542,7 +542,7 @@ class Store(Protocol):
         ...
 
     def identity(self, address: str) -> str | None:
-        """Identify the object to which an address leads, after resolving links and mounts.
+        """Identify the object that an address leads to, after resolving links and mounts.
 
         Returns:
             The `etag` of the object. None if there is no object, if the address has another scheme,
@@ -636,7 +636,7 @@ class Store(Protocol):
             after: A number that the new fencing token must exceed.
 
         Raises:
-            GateRefused: If another plan holds the lease. The message names the holder.
+            GateRefused: If another plan holds the lease. The message shows the holder.
             StoreError: If the storage or its lease cannot be read.
         """
         ...
@@ -650,7 +650,7 @@ class Store(Protocol):
         ...
 
     def last_token(self) -> int:
-        """Return the highest fencing token of the storage, or 0 without any trace of a lease.
+        """Return the highest fencing token of the storage, or 0 if there is no trace of a lease.
 
         Raises:
             StoreError: If the tokens cannot be read.
@@ -699,7 +699,7 @@ class PathAlias:
 
 @dataclass(frozen=True, slots=True)
 class SymbolicLink:
-    """A symbolic link in a storage, with the path to which it leads."""
+    """A symbolic link in a storage, with the path of its target."""
 
     storage: str
     path: str

@@ -1,4 +1,4 @@
-"""Open stores, and do what depends on the kind of a store, which the URL scheme determines."""
+"""Open stores, and call code that depends on the kind of store, given by the URL scheme."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def open_store(location: str, connections: Connections = DEFAULT_CONNECTIONS) ->
     """
     kind = SCHEMES.get(scheme_of(location))
     if kind is None:
-        raise UsageError(f"storage location {location!r}: {_supported_schemes()}")
+        raise UsageError(f"storage location {location!r} has an unsupported scheme: {_supported_schemes()}")
     return kind.open(location, connections)
 
 
@@ -164,7 +164,7 @@ def open_lister(storage: StorageConfig, connections: Connections = DEFAULT_CONNE
     for key, reason in find_unsupported_settings(storage):
         raise UsageError(f"storage {storage.name}: {key}: {reason}")
     if kind is None or kind.report_bucket is None:
-        raise AssertionError("a storage without inventory reports got past `unsupported`")
+        raise AssertionError("find_unsupported_settings accepted reports for a storage without them")
     report_files = SCHEMES[scheme_of(inventory.location)].report_files(connections)
     return ReportLister(inventory, kind.report_bucket(storage.location, connections), report_files)
 

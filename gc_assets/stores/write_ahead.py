@@ -39,7 +39,7 @@ _ROW_COUNT = re.compile(r"-[0-9a-f]{32}-([0-9]+)\.outcome\.jsonl$")
 
 
 def share_of(key: str, shares: int) -> int:
-    """Compute the share to which a key belongs, like Spark's `pmod(xxhash64(key), shares)`."""
+    """Compute the share of a key, like Spark's `pmod(xxhash64(key), shares)`."""
     unsigned = xxhash.xxh64_intdigest(key.encode(), seed=SPARK_SEED)
     return (unsigned - (1 << 64) if unsigned >= 1 << 63 else unsigned) % shares
 
@@ -131,7 +131,7 @@ class WriteAheadLog:
         others = _batch_names(stat.name for stat in self.files.list(self._share_path(share))) - set(known)
         if others:
             raise StateError(
-                f"{self._share_path(share)}: another attempt of this work began batch {min(others)}, for example in an executor that was "
+                f"{self._share_path(share)}: another attempt at this work began batch {min(others)}, for example in an executor that was "
                 "given up and still runs. The work is retried; if it fails, apply the plan again"
             )
 
@@ -164,8 +164,8 @@ class WriteAheadLog:
         """Record durably that a batch is about to be executed.
 
         Args:
-            share: The share to which all keys of the batch belong.
-            token: The fencing token of the lease under which the batch is executed.
+            share: The share that contains all keys of the batch.
+            token: The fencing token of the lease.
             batch: The rows of the batch.
 
         Returns:
@@ -271,6 +271,6 @@ def _to_outcome(row: dict[str, Any]) -> Outcome:
 
 
 def read_newest_token(files: Files, directory: str) -> int:
-    """Return the highest fencing token under which a batch was started, or 0 if no batch was."""
+    """Return the highest fencing token of the started batches, or 0 if there are none."""
     names = [item.name.rpartition("/")[2] for item in files.list(directory, recursive=True) if item.name.endswith(_INTENT)]
     return max((int(name.partition("-")[0]) for name in names), default=0)

@@ -109,7 +109,7 @@ def test_outcomes_of_an_abandoned_attempt_do_not_count(root, lease, log):
             assert verdicts(execute(rows, Counting(root), log, lease, CLOCK)) == everything
             return half + super().act(batch[2:], resumed)
 
-    with pytest.raises(StateError, match="another attempt of this work began"):
+    with pytest.raises(StateError, match="another attempt at this work began"):
         list(execute(rows, AbandonedAttempt(root), log, lease, CLOCK))
     assert verdicts(execute(rows, Counting(root), log, lease, CLOCK)) == everything
 

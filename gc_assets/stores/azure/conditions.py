@@ -1,4 +1,4 @@
-"""Refuse to apply plans in accounts for which the collector is not safe.
+"""Refuse to apply plans in accounts that the collector cannot change safely.
 
 In a hierarchical namespace, directories are objects, and a single rename can move many files. The
 collector has not been tested with this, so it only creates plans. The same is true for servers that
@@ -16,11 +16,11 @@ from gc_assets.stores.conditional.probe import keeps_unknown_token
 from gc_assets.stores.protocol import RESERVED_PREFIX
 
 HIERARCHICAL = (
-    "the account has a hierarchical namespace, on which plans cannot be applied; "
-    "make plans only (`mode: plan`), or move the lake to an account without it"
+    "the account has a hierarchical namespace, so plans cannot be applied; "
+    "only create plans (`mode: plan`), or move the lake to an account without it"
 )
 UNCONDITIONAL = (
-    "the server deletes a blob although its etag is another (it ignores If-Match), so a blob that is replaced at the same time "
+    "the server ignores If-Match and deletes a blob although its etag has changed, so a blob that is replaced at the same time "
     "would be lost; use it for plans only"
 )
 
@@ -29,7 +29,7 @@ def find_obstacle(bucket: AzureBucket) -> str | None:
     """Find out with a canary object whether plans can be applied in the account.
 
     Returns:
-        The reason why they cannot, or None if they can.
+        The reason why plans cannot be applied, or None if they can.
 
     Raises:
         OSError: If a request fails or is denied, so that the test has no result.
@@ -54,7 +54,7 @@ def require_supported(bucket: AzureBucket) -> None:
     """Check that plans can be applied in the account.
 
     Raises:
-        StoreError: If they cannot, or if this cannot be determined.
+        StoreError: If plans cannot be applied, or if this cannot be determined.
     """
     try:
         obstacle = find_obstacle(bucket)

@@ -26,7 +26,7 @@ _TERMS: Final = StoreTerms(
     {
         "versioned": "each blob becomes a previous version; it incurs costs until it is purged",
         "trash": "each blob is copied under .gc-assets/ and deleted; one COPY per file, and early deletion fees of cool tiers apply twice",
-        "deferred": "nothing moves, readers still find each blob, and it incurs costs until it is purged",
+        "deferred": "blobs are not moved; readers still find them, and they incur costs until they are purged",
     },
     "the changing role (`azure.apply_client_id`, `azure.apply_secret_variable`)",
 )
@@ -110,7 +110,7 @@ def _check_retention(bucket: AzureBucket, storage: StorageConfig) -> Iterator[Fi
     if not kept:
         yield Finding(storage.name, "lock", OK, "the container has no immutability policy and no legal hold")
         return
-    text = f"container {bucket.name} has {' and '.join(kept)}. Deleting a kept blob is `denied`, and it still incurs costs"
+    text = f"container {bucket.name} has {' and '.join(kept)}. Deleting a protected blob is `denied`, and it still incurs costs"
     yield Finding(storage.name, "lock", WARN, text, "No data is lost. Plan again when the policy has ended; remove legal holds manually.")
 
 

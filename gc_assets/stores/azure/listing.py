@@ -94,13 +94,13 @@ class AzureListingTask:
         )
 
     def _select_addressable(self, page: Page, rows: RowBuffer) -> Page:
-        """Remove keys from a page that no request can name. Their objects are reported and kept."""
+        """Remove keys from a page that URLs cannot contain. Their objects are reported and kept."""
         start = len(self.bucket.prefix.encode())
         odd = [key for key in page.keys if b"/." in key or b"\\." in key or key[start:].startswith(b".")]
         unnamed = {key for key in odd if not is_addressable(key.decode())}
         if not unnamed:
             return page
-        kept = "a component of the key is `.` or `..`, so no request can name it: kept"
+        kept = "a component of the key is `.` or `..`, which URLs cannot contain: kept"
         rows.problems += [Problem(key[start:].decode(), "special", kept) for key in sorted(unnamed)]
         return page.select([number for number, key in enumerate(page.keys) if key not in unnamed])
 
@@ -108,8 +108,8 @@ class AzureListingTask:
 def plan_listing(bucket: AzureBucket, parallelism: int, split_keys: Sequence[str] | None, page_keys: int) -> Sequence[ListingTask]:
     """Divide the listing into tasks (see `Store.plan_listing`).
 
-    If the storage was small when it was last listed, there is a single task. `split_keys` are used
-    for nothing else, because the work is divided by prefix.
+    If the storage was small when it was last listed, there is a single task. `split_keys` are only
+    used to detect this, because the work is divided by prefix.
     """
     is_small = split_keys is not None and len(split_keys) <= 1
     wanted = 1 if is_small else TASKS_PER_WORKER * parallelism

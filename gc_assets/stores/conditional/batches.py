@@ -55,8 +55,8 @@ def delete_prepared(
     Args:
         bucket: The storage.
         batch: The rows.
-        resumed: Rows on which an earlier attempt may have acted.
-        prepare: Called for each row, and whether an earlier attempt may have acted on it. Returns
+        resumed: Rows that an earlier attempt may have executed.
+        prepare: Called with each row, and whether an earlier attempt may have acted on it. Returns
             the objects to delete, or the result if there is nothing to delete.
         settle: Called after the deletes, with the row and its first delete. Verifies the effect and
             returns the result.
@@ -94,7 +94,7 @@ def delete_prepared(
 
 
 def _required_changes(step: RowDeletion, changes: Sequence[Change]) -> Sequence[Change]:
-    """Select the changes without which the row is not done."""
+    """Select the changes that must succeed for the row to be done."""
     return changes[:1] if step.planned.action == "purge" else changes
 
 

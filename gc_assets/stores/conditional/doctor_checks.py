@@ -92,8 +92,8 @@ def _check_reachable(bucket: ConditionalBucket, storage: StorageConfig, terms: S
         yield terms.find_wrong_server(storage, error) or refusal(storage, f"{storage.location} cannot be listed", error)
         return
     if server_time is None:
-        found = f"the answers of the server for {storage.location} have no Date header, so its clock cannot be compared"
-        yield Finding(storage.name, "clock", WARN, found, "Make sure that its clock is correct: the grace period uses its times.")
+        found = f"the responses of the server for {storage.location} have no Date header, so its clock cannot be compared"
+        yield Finding(storage.name, "clock", WARN, found, "Make sure that the server's clock is correct: the grace period uses its times.")
         return
     skew = server_time - datetime.now(UTC).replace(microsecond=0)
     found = f"the server's clock differs by {abs(skew.total_seconds()):.0f} s"
@@ -203,15 +203,13 @@ def _check_traits(bucket: ConditionalBucket, storage: StorageConfig, terms: Stor
     if not traits.create_if_absent and traits.versions:
         # The lease still works, because it uses versions to detect a second writer.
         found = f"this server ignores If-None-Match in bucket {bucket.name}; its versions show which of two plans was first"
-        yield Finding(
-            storage.name, "traits", WARN, found, "Plans can be applied, but the history of Icechunk repositories in it cannot be edited."
-        )
+        yield Finding(storage.name, "traits", WARN, found, "Plans can be applied, but Icechunk histories in this bucket cannot be edited.")
     elif not traits.create_if_absent:
         found = "two writers can create the same object: this server ignores If-None-Match"
         yield Finding(storage.name, "traits", FAIL, found, "Plans cannot be applied: without a lease, two plans could run concurrently.")
     elif not traits.replace_if_match:
         found = "an object cannot be replaced conditionally: this server ignores If-Match"
-        yield Finding(storage.name, "traits", WARN, found, "The history of Icechunk repositories in it cannot be edited.")
+        yield Finding(storage.name, "traits", WARN, found, "The history of Icechunk repositories in this bucket cannot be edited.")
     else:
         found = f"canary objects were created once and replaced conditionally; the server {compares[traits.delete_if_match]}"
         yield Finding(storage.name, "traits", OK, found)

@@ -2,8 +2,7 @@
 
 Every lease is a separate object, `.gc-assets/lease/<token>.json`. It is created on the condition
 that it does not exist, so that only one of several competing processes succeeds. The lease with the
-highest token is current. Only its holder writes the object again, for which no condition is
-needed.
+highest token is current. Only its holder writes the object again, without a condition.
 
 When a lease is released, its object is marked as released and kept until later leases have been
 acquired. Otherwise a token could be reused.
@@ -184,7 +183,7 @@ def _list_tokens(bucket: ConditionalBucket, role: Role) -> list[int]:
             name = key.decode("utf-8", "backslashreplace").removeprefix(prefix)
             token = name.removesuffix(".json")
             if not (token.isascii() and token.isdecimal()) or f"{_LEASE_PREFIX}{name}" != _lease_key(int(token)):
-                raise StoreError(f"{bucket.address(_LEASE_PREFIX)}{name}: expected only leases named by their tokens; remove this object")
+                raise StoreError(f"{bucket.address(_LEASE_PREFIX)}{name}: expected a lease, whose name is its token; remove this object")
             found.append(int(token))
     return sorted(found)
 

@@ -103,7 +103,7 @@ class BucketListingTask:
     def _find_split(self, page: Page, key_range: Range) -> bytes | None:
         """Find a key at which the range can be split.
 
-        This is the last key in the range of which all versions are on the page.
+        This is the last key in the range whose versions are all on the page.
         """
         complete = [key for key in page.keys if key != page.last] if page.version_ids else page.keys
         split_key = _relative_key(complete[-1], self.bucket.prefix) if complete else None
@@ -118,8 +118,8 @@ class BucketListingTask:
     def _split_rest(self, rest: Range) -> list[Range]:
         """Split the rest of a range at the directories that follow its first key on each level.
 
-        If the directories cannot be listed, the range is not split. Should the keys in it be
-        unreadable as well, the task that lists them reports the problem.
+        If the directories cannot be listed, the range is not split. If its keys are unreadable
+        too, the task that lists them reports the problem.
         """
         split_keys: list[bytes] = []
         parents = rest.after.split(b"/")[:-1]

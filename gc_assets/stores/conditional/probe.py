@@ -74,7 +74,7 @@ def keeps_unknown_token(bucket: ConditionalBucket, canary: str) -> bool:
 
 
 def _test_conditional_delete(bucket: ConditionalBucket, canary: str) -> Literal["none", "one", "batch"]:
-    """Find out in which kind of delete requests the server compares tokens.
+    """Find out whether the server compares tokens in single deletes and in batches.
 
     To pass the test, it must keep an object if the token differs, and delete it if the token is the
     right one.

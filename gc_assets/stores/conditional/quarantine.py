@@ -272,7 +272,9 @@ def absent_result(planned: PlannedAction) -> Result:
 def _no_copy_result(planned: PlannedAction, trash_key: str, in_trash: ObjectInfo) -> Result:
     if _has_other_bytes(in_trash, planned) and not in_trash.unfinished:
         return lost_copy_result(planned, trash_key, f"{in_trash.identity}, expected a copy of {planned.etag}")
-    way_out = "If its content is right, copy it to the key manually. Then remove it: the next restore or purge ends its record"
+    way_out = (
+        "If its content is right, copy it to the key manually. Then remove it from the trash: the next restore or purge ends its record"
+    )
     return Result(CHANGED, f"{planned.action}: {trash_key!r} is not a copy of {planned.etag}; left alone. {way_out}")
 
 

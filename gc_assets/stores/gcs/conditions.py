@@ -35,7 +35,7 @@ def require_conditional_delete(bucket: ConditionalBucket) -> None:
     """Check that plans can be applied on this server.
 
     Raises:
-        StoreError: If they cannot, or if this cannot be determined.
+        StoreError: If plans cannot be applied, or if this cannot be determined.
     """
     try:
         is_compared = compares_generations(bucket)
@@ -44,6 +44,6 @@ def require_conditional_delete(bucket: ConditionalBucket) -> None:
         raise StoreError(f"storage {bucket.location}: {found}") from error
     if not is_compared:
         raise StoreError(
-            f"storage {bucket.location}: the server deletes an object although its generation is another (it ignores ifGenerationMatch). "
+            f"storage {bucket.location}: the server ignores ifGenerationMatch and deletes an object although its generation has changed. "
             "An object that is replaced at the same time would be lost. Plans cannot be applied on this server; use it for plans only"
         )

@@ -30,7 +30,7 @@ _TERMS: Final = StoreTerms(
     {
         "versioned": "each object becomes noncurrent; it incurs costs until it is purged",
         "trash": "each object is copied under .gc-assets/ and deleted; one COPY per file, and minimum storage durations apply twice",
-        "deferred": "nothing moves, readers still find each object, and it incurs costs until it is purged",
+        "deferred": "objects are not moved; readers still find them, and they incur costs until they are purged",
     },
     "the changing role (`gcs.apply_service_account`)",
 )
@@ -68,7 +68,7 @@ def _check_generations(bucket: GcsBucket, storage: StorageConfig) -> Iterator[Fi
     if compares_generations(bucket):
         yield Finding(storage.name, "generations", OK, "the server compares the generation in deletes")
     else:
-        found = "this server deletes an object although its generation is another: it ignores ifGenerationMatch in deletes"
+        found = "this server ignores ifGenerationMatch in deletes: it deletes an object although its generation has changed"
         action = "Plans cannot be applied on this server. Google Cloud Storage compares generations; check `gcs.endpoint`."
         yield Finding(storage.name, "generations", FAIL, found, action)
 
@@ -163,6 +163,6 @@ def _check_retention(bucket: GcsBucket, resource: Any, storage: StorageConfig) -
     if not kept:
         yield Finding(storage.name, "lock", OK, "the bucket has no retention policy and no default hold")
         return
-    found = f"bucket {resource.name} has {' and '.join(kept)}. Deleting a kept object is `denied`, and it still incurs costs"
+    found = f"bucket {resource.name} has {' and '.join(kept)}. Deleting a protected object is `denied`, and it still incurs costs"
     action = "No data is lost. Plan again when the retention has ended; release holds manually."
     yield Finding(storage.name, "lock", WARN, found, action)

@@ -88,7 +88,7 @@ def _read_csv_header(path: str, compression: str | None) -> list[str]:
 
 
 def get_column(rows: pa.RecordBatch, *names: str) -> pa.Array:
-    """Return the first of the named columns that exists.
+    """Return the first of these columns that exists.
 
     Raises:
         FormatError: If there is no such column.
@@ -108,7 +108,7 @@ def to_binary(values: pa.Array) -> pa.Array:
 
 
 def strip_prefix(keys: pa.Array, prefix: bytes) -> pa.Array:
-    """Remove a prefix with which all keys begin."""
+    """Remove a prefix that all keys have."""
     # `binary_slice` without an end raises an error for short arrays in pyarrow 26.
     return pc.binary_replace_slice(keys, 0, len(prefix), b"")
 

@@ -68,7 +68,7 @@ class ReportLister:
         try:
             found = self.bucket.head(key, "read")
         except OSError as error:
-            raise StoreError(f"{key!r} is in no report and its size cannot be read: {error.strerror or error}") from error
+            raise StoreError(f"{key!r} is not in the report and its size cannot be read: {error.strerror or error}") from error
         return None if found is None else found.size_bytes
 
     def examine(self, storage: StorageConfig, now: datetime) -> Iterator[Finding]:

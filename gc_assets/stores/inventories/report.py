@@ -1,4 +1,4 @@
-"""The common form to which the reports of all vendors are converted."""
+"""The common form of the reports of all vendors."""
 
 from __future__ import annotations
 

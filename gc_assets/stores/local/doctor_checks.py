@@ -65,7 +65,7 @@ def _check_quarantine(root: Path, storage: StorageConfig) -> Iterator[Finding]:
         return
     days = count_of(storage.quarantine_days, "day")
     if storage.quarantine == "deferred":
-        yield Finding(storage.name, "quarantine", OK, f"deferred: nothing moves, purged after {days}; mode {storage.mode}")
+        yield Finding(storage.name, "quarantine", OK, f"deferred: files stay in place and are purged after {days}; mode {storage.mode}")
         return
     foreign = sorted(_other_file_systems(root))
     if foreign:
@@ -145,6 +145,6 @@ def _check_traits(storage: StorageConfig) -> Iterator[Finding]:
         yield Finding(storage.name, "traits", FAIL, found, "Use `quarantine: deferred`.")
     elif not traits.replace_if_match:
         found = "a file cannot be replaced conditionally"
-        yield Finding(storage.name, "traits", WARN, found, "The history of Icechunk repositories in it cannot be edited.")
+        yield Finding(storage.name, "traits", WARN, found, "The history of Icechunk repositories in this storage cannot be edited.")
     else:
         yield Finding(storage.name, "traits", OK, "canary files were created once, replaced conditionally, moved and restored")

@@ -1,8 +1,8 @@
 """The lease of a local storage, which ensures that at most one plan changes it at a time.
 
-There are three files in `.gc-assets`. `lease.json` names the holder of the lease. `fencing_token`
-counts the leases and stays when one is released. Both are only changed while `lease.lock` is locked
-with `flock`, and the kernel releases this lock if the process dies.
+There are three files in `.gc-assets`. `lease.json` contains the holder of the lease.
+`fencing_token` counts the leases and is kept when a lease is released. Both are only changed while
+`lease.lock` is locked with `flock`, and the kernel releases this lock if the process dies.
 
 Only the owner can open the files. Otherwise any user could block all plans by keeping the lock.
 """
@@ -43,7 +43,7 @@ class LocalLease:
         control: The absolute path of `.gc-assets` in the storage.
         token: The fencing token.
         duration: How long the lease lasts unless it is renewed.
-        clock: The clock with which expiry is determined.
+        clock: The clock that determines expiry.
     """
 
     control: str

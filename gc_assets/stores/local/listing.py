@@ -163,7 +163,7 @@ class LocalListingTask:
 
 
 def find_unchanged_directories(location: str, directories: Iterable[Directory]) -> frozenset[str]:
-    """Find directories to which nothing was added, and from which nothing was removed.
+    """Find directories in which no entry was added or removed.
 
     A directory that was itself removed, or replaced by a link or a copy, counts as changed.
     """

@@ -91,7 +91,7 @@ def is_in_one_mount(path: str, other: str) -> bool:
 
 
 def find_mount_point(path: str) -> str:
-    """Return the mount point to which an absolute path belongs. The path is not accessed."""
+    """Return the mount point that contains an absolute path. The path is not accessed."""
     return next((point for point, _ in read_slow_mounts() if _is_within(path, point)), "")
 
 

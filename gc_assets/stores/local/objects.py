@@ -73,7 +73,7 @@ def modified_us(etag: str) -> int | None:
 
 
 def identity(address: str) -> str | None:
-    """Identify the file to which an address leads (see `Store.identity`)."""
+    """Identify the file that an address leads to (see `Store.identity`)."""
     if scheme_of(address) != FILE or "\0" in address:  # file systems do not allow NUL in names
         return None
     try:

@@ -1,4 +1,4 @@
-"""Safe access to files under a root directory, from which no symbolic link can lead outside.
+"""Safe access to files under a root directory. No symbolic link can lead outside it.
 
 A path is opened directory by directory, each relative to its parent (`openat`). Symbolic links
 are rejected (`O_NOFOLLOW`). This is safe even if a directory is replaced by a link between a check

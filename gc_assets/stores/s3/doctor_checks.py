@@ -30,8 +30,8 @@ _UNSET: Final = frozenset(
 _EXPIRATIONS: Final = ("Expiration", "NoncurrentVersionExpiration")
 _COSTS: Final = {
     "versioned": "a delete marker hides each object; its version incurs costs until it is purged",
-    "trash": "each object is copied under .gc-assets/ and deleted; one COPY per file, and the copy incurs costs, minimum durations twice",
-    "deferred": "nothing moves, readers still find each object, and it incurs costs until it is purged",
+    "trash": "each object is copied under .gc-assets/ and deleted; one COPY per file, copies incur costs, minimum durations apply twice",
+    "deferred": "objects are not moved; readers still find them, and they incur costs until they are purged",
 }
 
 

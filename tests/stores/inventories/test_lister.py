@@ -395,7 +395,7 @@ def test_look_up_returns_sizes_and_names_a_refused_key() -> None:
         stranger = replace(
             bench, connections=Connections.of(bench.connections.default(S3Config).model_copy(update={"profile": "stranger"}))
         )
-        with pytest.raises(StoreError, match="'there' is in no report and its size cannot be read: 403"):
+        with pytest.raises(StoreError, match="'there' is not in the report and its size cannot be read: 403"):
             open_report_lister(stranger, "/reports").look_up(["there"])
 
 
