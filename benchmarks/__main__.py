@@ -1,6 +1,6 @@
 """Command line of the benchmarks.
 
-`python -m benchmarks all` measures every row that has a target.
+`python -m benchmarks all` measures every figure that has a target.
 
 `python -m benchmarks iceberg|icechunk|nessie|s3 --size s|m|l [--peer]` measures one lake. Nessie
 lakes also have the sizes `d` (deep), `r` (refs) and `w` (wide).
@@ -8,7 +8,7 @@ lakes also have the sizes `d` (deep), `r` (refs) and `w` (wide).
 `python -m benchmarks scale --tables N --commits N --engine local[2]` measures an Iceberg lake of
 many tables, and with `--files N` a lake of one large table.
 
-nessie-gc is in no package registry, so its launcher must be given: `--peer LAUNCHER`.
+nessie-gc is not in any package registry, so specify its launcher: `--peer LAUNCHER`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from benchmarks.scale import measure as measure_scale
 from benchmarks.suite import all_command
 from benchmarks.tables import as_objects, format_stages, format_summary
 
-# `--peer` without a launcher: the peer is a package.
+# The value of `--peer` without a launcher. The peer is then a Python package.
 PACKAGED = "-"
 KINDS: Final = ("iceberg", "icechunk", "nessie", "s3", "scale")
 
@@ -54,7 +54,7 @@ def _of_kind(kind: str) -> click.Command:
     )
     @click.option("--tables", default=1_000, show_default=True, help="For scale: the number of tables.")
     @click.option("--commits", default=200, show_default=True, help="For scale: the number of commits in each table.")
-    @click.option("--files", type=int, help="For scale: one table of this number of files, of which only metadata exists.")
+    @click.option("--files", type=int, help="For scale: one table with this number of files. Only its metadata is written.")
     @click.option(
         "--engine",
         "engines",
@@ -97,7 +97,7 @@ def _measure(
         return
     launcher = Path(peer) if peer not in {None, PACKAGED} else None
     if (kind == "nessie") != (launcher is not None) and peer is not None:
-        missing = "nessie-gc is in no package registry. Use `--peer LAUNCHER`, or omit --peer to compare with its recorded seconds."
+        missing = "nessie-gc is not in any package registry. Use `--peer LAUNCHER`, or omit --peer to compare with its recorded seconds."
         raise click.UsageError(missing if kind == "nessie" else f"the peer of {kind} needs no launcher")
     if kind != "nessie" and size in {"d", "r", "w"}:
         raise click.UsageError(f"size {size} exists only for nessie; {kind} has s, m and l")

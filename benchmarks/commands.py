@@ -44,7 +44,7 @@ class CommandLine:
         """Run a command with `--format json`.
 
         Raises:
-            RuntimeError: The command failed. The message ends with its standard error.
+            RuntimeError: If the command failed. The message ends with its standard error.
         """
         command = [sys.executable, "-m", "gc_assets", *arguments, "--format", "json", "--config", str(self._config), "-v"]
         environment = {name: value for name, value in os.environ.items() if not name.startswith(_OWN_VARIABLES)}
@@ -76,8 +76,8 @@ def run_demo(directory: Path, *, apply: bool, restore: bool) -> DemoResults:
     """Build the demo, make a plan, list the plans, and apply and restore if requested.
 
     Raises:
-        RuntimeError: An outcome of the apply is not `done`, or the restore did not restore exactly
-            one file.
+        RuntimeError: If an outcome of the apply is not `done`, or if the restore did not restore
+            exactly one file.
     """
     command_line = CommandLine(ensure_demo(directory))
     command_line.call("run", "--mode", "plan")

@@ -25,7 +25,7 @@ RUN_PROGRAM: Final = [sys.executable, "-m", "benchmarks.run_stages"]
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One run of gc-assets or its peer.
+    """A run of gc-assets or its peer.
 
     A cold run counts from the start of the process, a warm one from the request. `requests` counts
     the requests to the store of the lake by kind, if they are known.
@@ -42,11 +42,11 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """The passes to make in addition to our first run, cold, and our second run.
+    """The passes to make in addition to our first run (cold) and our second run.
 
     `peer` also measures the peer, as often as gc-assets. Without `peer_warm` the peer is measured
     only cold. Without `cold_second` our second run is measured only warm. `unlisted` also measures
-    our second run without a listing of the storage, cold.
+    a cold second run of ours without a listing of the storage.
     """
 
     peer: bool = False
@@ -77,7 +77,7 @@ class Subject:
         return lakes.add_one_percent(self.lake, lakes.SIZES[self.size])
 
     def running(self) -> AbstractContextManager[None]:
-        """Run the server that the lake needs: that of a Nessie lake."""
+        """Run the server if the lake needs one, as Nessie lakes do."""
         return self.lake.running() if self.kind == "nessie" else nullcontext()
 
     def config(self, state: Path) -> dict[str, Any]:
@@ -118,8 +118,9 @@ def compare(kind: str, size: str, cache: Path, required_passes: Passes, launcher
         launcher: The launcher of nessie-gc.
 
     Raises:
-        RuntimeError: gc-assets and the peer find different numbers of unreferenced files. Ours may
-            be smaller by the false positives of the live filter, about one dead file in a million.
+        RuntimeError: If gc-assets and the peer find different numbers of unreferenced files. Ours
+            may be smaller by the false positives of the live filter, about one dead file in a
+            million.
     """
     return measure_subject(Subject(kind, size, cache, launcher), cache, required_passes)
 
@@ -128,7 +129,7 @@ def measure_subject(subject: Subject, cache: Path, required_passes: Passes) -> l
     """Measure the passes of a subject, and compare the numbers of unreferenced files.
 
     Raises:
-        RuntimeError: See `compare`.
+        RuntimeError: As in `compare`.
     """
     cache.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache, prefix="run-") as directory, subject.running():

@@ -51,9 +51,9 @@ def ensure_history(cache: Path, snapshots: int) -> Path:
 
 
 def expire_copy(root: Path, side: str, copy: Path, wrapper: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Expire a copy of the repository with one side, and return its answer.
+    """Expire a copy of the repository with one of the two programs, and return its answer.
 
-    Hard links are sufficient copies, because both sides replace files instead of changing them.
+    Hard links are sufficient copies, because both programs replace files instead of changing them.
     """
     shutil.copytree(root / "repository", copy, copy_function=os.link)
     request = {"repository": str(copy), **json.loads((root / FINISHED).read_text())}
@@ -80,7 +80,7 @@ def count_library_requests(root: Path, folder: Path) -> Counter[str]:
     show_default=True,
     help="Snapshots in the history. The newest 100 are kept.",
 )
-@click.option("--cache", type=click.Path(path_type=Path), default=ROOT / ".benchmarks", help="Its directory. Default: .benchmarks/.")
+@click.option("--cache", type=click.Path(path_type=Path), default=ROOT / ".benchmarks", help="Directory of lakes. Default: .benchmarks/.")
 def main(snapshots: int, cache: Path) -> None:
     """Expire a long history with gc-assets and with the library, and print the usage of each."""
     root = ensure_history(cache, snapshots)

@@ -109,7 +109,7 @@ def pick_sample(pick: Pick, measured: Sequence[Measurement], recorded: float | N
         recorded: The recorded seconds of a peer that was not measured.
 
     Raises:
-        RuntimeError: The comparison has no such run, or there is nothing to compare it with.
+        RuntimeError: If the comparison has no such run, or nothing to compare it with.
     """
     ours = _find_run(measured, "gc-assets", pick.run, pick.start)
     steps = _seconds_of_stages(ours)
@@ -143,7 +143,7 @@ def pick_speed_up(pick: Pick, one: Sequence[Measurement], two: Sequence[Measurem
     """Return the seconds of one worker divided by those of two.
 
     Raises:
-        RuntimeError: They found different numbers of unreferenced files, or there is no such run.
+        RuntimeError: If they found different numbers of unreferenced files, or a run is missing.
     """
     slow, fast = (_find_run(measured, "gc-assets", pick.run, pick.start) for measured in (one, two))
     counts = [item.answer["unreferenced"] for item in (slow, fast)]
@@ -283,7 +283,7 @@ def _output(command: Sequence[str]) -> str:
     """Return the output of a command of this checkout.
 
     Raises:
-        RuntimeError: The command failed. The message ends with its output.
+        RuntimeError: If the command failed. The message ends with its output.
     """
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment)

@@ -39,10 +39,10 @@ class Measurement:
 
     Attributes:
         statements: Statements that reached the catalog.
-        read: Objects that were read, like `heads` and `written`.
+        read: Objects that were read. `heads` and `written` count objects too.
         left: Snapshots after the expiry.
-        before_bytes: Size of the metadata.json before it.
-        after_bytes: Size after it.
+        before_bytes: Size of the metadata.json before the expiry.
+        after_bytes: Size of the metadata.json after it.
         peak_bytes: Peak resident memory of the process so far.
     """
 
@@ -63,7 +63,7 @@ def compare(expired: int, retained: int, tags: int, *, summary_bytes: int = 0, w
     """Expire the same history with gc-assets and, if chosen, with pyiceberg.
 
     Raises:
-        RuntimeError: The two results have different snapshots, or a wrong number of them.
+        RuntimeError: If the two results have different snapshots, or a wrong number of them.
     """
     with tempfile.TemporaryDirectory() as directory:
         ours = _lake(Path(directory) / "ours", expired, retained, tags, summary_bytes)
@@ -147,7 +147,7 @@ def format_table(rounds: list[list[Measurement]]) -> Iterator[str]:
 @click.option("--retained", default=100, show_default=True, help="Snapshots to retain.")
 @click.option("--tags", default=50, show_default=True, help="Tags on retained snapshots.")
 @click.option("--summary-bytes", default=0, show_default=True, help="Additional size of each snapshot in the metadata.")
-@click.option("--peer/--no-peer", default=True, show_default=True, help="pyiceberg takes quadratic time.")
+@click.option("--peer/--no-peer", default=True, show_default=True, help="Also measure pyiceberg, which takes quadratic time.")
 @click.option("--rounds", default=3, show_default=True, help="Measurements; their median is printed.")
 @click.option("--format", "format_", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def main(snapshots: int, retained: int, tags: int, rounds: int, format_: str, summary_bytes: int, *, peer: bool) -> None:

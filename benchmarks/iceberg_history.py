@@ -22,7 +22,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Snap:
-    """A snapshot to write. `statistics` adds an entry of both kinds, whose files do not exist."""
+    """A snapshot to write. `statistics` adds an entry of each kind, whose file does not exist."""
 
     snapshot_id: int
     parent_id: int | None

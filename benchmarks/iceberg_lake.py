@@ -179,7 +179,7 @@ class TableWriter:
     """Commits to one table.
 
     `written` are the files that it wrote, in order. Entries stay in memory for rewrites and merges.
-    Files are written to `home`, by default the location of the table, which the metadata names.
+    Files are written to `home`, by default the location of the table in its metadata.
     """
 
     def __init__(self, table: Table, home: Path | None = None) -> None:

@@ -2,8 +2,8 @@
 run.
 
 The repository is generated: `entries` objects at the head, and `commits` commits that each rewrite
-one of many ranges, so that ranges are shared as in lakeFS. Only metadata is on the disk. The server
-is the small one of the tests and is not measured.
+one of many ranges, so that ranges are shared as in lakeFS. Only metadata is on the disk. The
+small server of the tests is used and is not measured.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tests.lakes.lakefs.tables import Entry, metarange_table, range_table
 
 NOW = datetime(2026, 11, 20, 3, tzinfo=UTC)
 ENTRIES_PER_RANGE = 5_000
-# As lakeFS names objects: a partition and an object, both xids.
+# The form of object keys in lakeFS: a partition and an object, both xids.
 XID = "d7k67ohksdudjsb1{:04x}"
 
 Range = tuple[str, bytes, bytes, int]

@@ -110,7 +110,7 @@ def server_pid(folder: Path) -> int:
     """Return the process of the server whose files are in a folder.
 
     Raises:
-        RuntimeError: No server runs.
+        RuntimeError: If no server runs.
     """
     local = [LocalServer.in_directory(path.parent) for path in folder.rglob("connect-local.json")]
     found = [server.pid for server in local if server is not None]
@@ -207,7 +207,7 @@ class _Client:
         """Launch a run of a job, or of some of its assets, and wait until it ends.
 
         Raises:
-            RuntimeError: The run failed.
+            RuntimeError: If the run failed.
         """
         selector: dict[str, Any] = {"jobName": job, "repositoryLocationName": "lake_gc", "repositoryName": "__repository__"}
         if assets:

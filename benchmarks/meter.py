@@ -19,7 +19,7 @@ from typing import Final
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _SAMPLE_SECONDS: Final = 0.2
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
-# The ratio of RSS to its last value at which PSS is read again.
+# PSS is read again if RSS has changed by more than this ratio.
 _RISE: Final = 1.02
 
 

@@ -1,4 +1,4 @@
-"""Nessie lakes of the sizes at which nessie-gc was measured.
+"""Nessie lakes of the sizes that nessie-gc was measured with.
 
 S, M and L differ in volume. D is deep, R has many refs, and W has one wide table. A real server
 keeps the history in RocksDB next to the files, so a lake is built once. Manifests are written as
@@ -44,7 +44,7 @@ SIZES: Final = {
 }
 # Wall seconds of mark and of sweep of nessie-gc, built from source, on lakes of these shapes. Each
 # includes about two seconds of JVM start (two shared cores, -Xmx1g, H2 file store). They replace
-# the peer, whose jar is in no package registry.
+# the peer, whose jar is not in any package registry.
 PEER: Final = {"s": (3.6, 4.2), "m": (4.4, 7.4), "l": (7.2, 22.6), "d": (6.5, 39.0), "r": (14.7, 17.3)}
 
 

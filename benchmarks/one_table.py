@@ -1,4 +1,4 @@
-"""An Iceberg table of very many files, of which only the metadata exists.
+"""An Iceberg table with very many files. Only its metadata exists.
 
 fastavro writes one manifest. The others are copies with other paths: their Avro is not compressed
 and all numbers have the same length. Manifest list and metadata.json come from a commit of
@@ -86,8 +86,8 @@ class _WideAppend(ManifestCommit):
         entries = [build_entry(f"{folder}/{index:05}-0.parquet", DAY) for index in range(FILES_PER_MANIFEST)]
         super().__init__(transaction, table, Path(location.removeprefix("file://")) / "metadata", entries, [], [])
         self._numbers = numbers
-        # The commit with the smallest id is the witness of all files. With two commits, the new one
-        # would be that every other time. Avoid it, so that all measurements do the same work.
+        # The commit with the smallest id is recorded as the witness of all files. The new commit gets
+        # a larger id than the first one, so that all measurements do the same work.
         head = table.current_snapshot()
         while head is not None and str(self._snapshot_id) < str(head.snapshot_id):
             self._snapshot_id = transaction.table_metadata.new_snapshot_id()

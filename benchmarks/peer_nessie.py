@@ -1,8 +1,8 @@
 """Resident process that runs nessie-gc on the same lake: mark and sweep, with deferred deletions.
 
-Its sources are public (projectnessie/nessie, `gc/gc-tool`), but its jar is in no package registry.
-The launcher is a program that forwards its arguments, such as `exec java -Xmx1g -jar nessie-gc.jar
-"$@"`.
+Its sources are public (projectnessie/nessie, `gc/gc-tool`), but its jar is not in any package
+registry. The launcher is a program that forwards its arguments, such as `exec java -Xmx1g -jar
+nessie-gc.jar "$@"`.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class Resident:
         (`since_start`).
 
         Raises:
-            RuntimeError: The program ended without an answer. The message ends with its log.
+            RuntimeError: If the program ended without an answer. The message ends with its log.
         """
         with suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps(request) + "\n")

@@ -244,7 +244,7 @@ def _read_saved(path: Path | None, commit: str) -> Sequence[Result]:
     """Return the results that a run of this commit has saved.
 
     Raises:
-        click.UsageError: No file was given, or it has results of other code.
+        click.UsageError: If no file was given, or if it has results of other code.
     """
     if path is None:
         raise click.UsageError("--resume needs --save FILE, the file of the interrupted run")

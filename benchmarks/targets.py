@@ -55,8 +55,8 @@ class Row(Model):
     """One figure with its target.
 
     `group` is the name of the group that measures the row, together with others. A row without a
-    group is not built, and `not_built` states the reason. A row `on_request` is measured only if it
-    is named.
+    group is not built, and `not_built` states the reason. A row `on_request` is measured only if a
+    pattern selects it.
     """
 
     name: str
@@ -79,8 +79,7 @@ class Row(Model):
 
 
 def select_rows(rows: Iterable[Row], patterns: Iterable[str]) -> list[Row]:
-    """Return the rows that match one of the patterns, or without patterns all rows except those on
-    request.
+    """Return the rows that match a pattern, or without patterns all rows that are not `on_request`.
 
     A pattern is a part of a name, or a whole name with `*`, `?` or `[…]`.
     """

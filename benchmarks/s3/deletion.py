@@ -142,7 +142,7 @@ def measure_deletions(server: S3Server, log: AccessLog, sides: Sequence[Side], k
         sides: `REQUESTS`, `WITHOUT_VERSIONS` or `WITH_VERSIONS`.
 
     Raises:
-        RuntimeError: The outcomes of a side differ from the policy.
+        RuntimeError: If the outcomes of a side differ from the policy.
     """
     name = server.bucket(versioned=sides is WITH_VERSIONS)
     return [

@@ -28,7 +28,7 @@ SIZES: Final = {"s": Size(2, 10, 500), "m": Size(50, 10, 90), "l": Size(4, 25, 2
 class S3Lake(IcebergLake):
     """A lake whose `warehouse/` becomes `s3://benchmark/lake/` when `upload` is called.
 
-    Its runs are long after the upload, which sets the time of all objects.
+    Its runs take place long after the upload, which sets the time of all objects.
     """
 
     now = datetime(2035, 6, 30, 3, tzinfo=UTC)

@@ -36,7 +36,7 @@ def measure_listings(server: S3Server, bucket: str, prefix: str, rounds: int) ->
     """Measure each side once per round.
 
     Raises:
-        RuntimeError: The sides find different keys or sizes.
+        RuntimeError: If the sides find different keys or sizes.
     """
     makers = {BOTO3: build_boto3_listing, PAGES: build_page_listing, ROWS: build_row_listing}
     for make in makers.values():

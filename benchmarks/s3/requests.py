@@ -26,7 +26,7 @@ _PATIENCE_SECONDS: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request. `kind` is the term of bills and documentation. `key` is empty for a request to
+    """One request. `kind` is the term in bills and documentation. `key` is empty for a request to
     the bucket.
     """
 
@@ -48,7 +48,7 @@ class AccessLog:
         """Return the requests since the last call.
 
         Raises:
-            RuntimeError: The server does not log its answers.
+            RuntimeError: If the server does not log its answers.
         """
         # A line can be written after that of a later answer, so send one more request before the
         # end.
@@ -59,7 +59,7 @@ class AccessLog:
         return [request for request in parse_lines(before.splitlines()) if not request.bucket.startswith(_MARK)]
 
     def _read_to_mark(self) -> tuple[str, str]:
-        """Send a marker request. Return the log up to its line, and its name."""
+        """Send a marker request. Return the log up to its line, and the name of the marker."""
         mark = f"{_MARK}{uuid.uuid4().hex}"
         with suppress(urllib.error.HTTPError):
             urllib.request.build_opener(urllib.request.ProxyHandler({})).open(f"{self._endpoint}/{mark}").close()

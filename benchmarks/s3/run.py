@@ -117,7 +117,7 @@ def running(cache: Path) -> Generator[tuple[S3Server, AccessLog]]:
     """Start a server for this benchmark, and read its log.
 
     Raises:
-        Unavailable: This machine has no server (`tests.s3.servers.Unavailable`).
+        Unavailable: If this machine has no server (`tests.s3.servers.Unavailable`).
     """
     cache.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="server-", dir="/tmp", ignore_cleanup_errors=True) as name:
@@ -131,7 +131,7 @@ def measure(size: str, cache: Path, parts: Collection[str], *, peer: bool) -> Re
     """Measure some of `PARTS`. The results of the others are empty.
 
     Raises:
-        RuntimeError: Two sides list, delete or find different objects.
+        RuntimeError: If two sides list, delete or find different objects.
     """
     lake = ensure_lake(cache, size)
     with running(cache) as (server, log):

@@ -26,7 +26,7 @@ def put_all(server: S3Server, bucket: str, objects: Iterable[tuple[str, bytes | 
     """Upload objects by key, with contents from bytes or files. Return their number.
 
     Raises:
-        RuntimeError: The server refused an object.
+        RuntimeError: If the server refused an object.
     """
     everything = list(objects)
     with ThreadPoolExecutor(_CONNECTIONS) as pool:
