@@ -40,7 +40,7 @@ def tick_after(status: dg.DagsterRunStatus, tmp_path: Path) -> tuple[str, dg.Dag
         return plan_id, run, tick(at, instance)
 
 
-def test_each_approved_plan_requests_one_run(tmp_path: Path) -> None:
+def test_sensor_requests_one_run_per_approved_plan(tmp_path: Path) -> None:
     at = platform(tmp_path, mode="apply")
     header = header_of(stored_plan(at))
     approve(at.config, at.clock, header.plan_id, "kim")
@@ -51,7 +51,7 @@ def test_each_approved_plan_requests_one_run(tmp_path: Path) -> None:
     assert request.tags["gc/approved_by"] == "kim"
 
 
-def test_run_key_of_an_approval_is_stable(tmp_path: Path) -> None:
+def test_run_key_of_an_approved_plan_is_stable(tmp_path: Path) -> None:
     at = platform(tmp_path, mode="apply")
     approve(at.config, at.clock, header_of(stored_plan(at)).plan_id, "kim")
     assert [request.run_key for request in tick(at).run_requests] == [request.run_key for request in tick(at).run_requests]
@@ -65,7 +65,7 @@ def test_unapproved_plan_requests_no_run(tmp_path: Path) -> None:
     assert result.skip_message == "no approved plan is waiting"
 
 
-def test_mode_plan_requests_no_run(tmp_path: Path) -> None:
+def test_storage_in_mode_plan_requests_no_run(tmp_path: Path) -> None:
     at = platform(tmp_path)
     approve(at.config, at.clock, header_of(stored_plan(at)).plan_id, "kim")
     result = tick(at)
@@ -80,7 +80,7 @@ def test_expired_approval_requests_no_run(tmp_path: Path) -> None:
     assert not tick(later).run_requests
 
 
-def test_run_that_failed_is_the_reason_of_the_next_ticks(tmp_path: Path) -> None:
+def test_failed_run_is_reported_in_skip_message(tmp_path: Path) -> None:
     """The daemon drops a repeated request without a reason."""
     plan_id, run, result = tick_after(dg.DagsterRunStatus.FAILURE, tmp_path)
     assert not result.run_requests
@@ -91,7 +91,7 @@ def test_run_that_failed_is_the_reason_of_the_next_ticks(tmp_path: Path) -> None
     )
 
 
-def test_run_in_progress_is_a_reason_without_advice(tmp_path: Path) -> None:
+def test_running_run_is_reported_in_skip_message(tmp_path: Path) -> None:
     plan_id, run, result = tick_after(dg.DagsterRunStatus.STARTED, tmp_path)
     assert result.skip_message == f"plan {plan_id[:12]} of warehouse: its run {run.run_id[:8]} has the status started"
 
@@ -99,7 +99,7 @@ def test_run_in_progress_is_a_reason_without_advice(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "status, sensor", [(dg.DagsterRunStatus.NOT_STARTED, "approved_plans"), (dg.DagsterRunStatus.FAILURE, "another_sensor")]
 )
-def test_plan_without_a_launched_run_is_requested_again(tmp_path: Path, status: dg.DagsterRunStatus, sensor: str) -> None:
+def test_plan_is_requested_again_if_sensor_did_not_launch_a_run(tmp_path: Path, status: dg.DagsterRunStatus, sensor: str) -> None:
     at = platform(tmp_path, mode="apply")
     plan_id = header_of(stored_plan(at)).plan_id
     approve(at.config, at.clock, plan_id, "kim")
@@ -108,7 +108,7 @@ def test_plan_without_a_launched_run_is_requested_again(tmp_path: Path, status: 
         assert [request.run_key for request in tick(at, instance).run_requests] == [plan_id]
 
 
-def test_plan_of_a_storage_in_mode_plan_stops_no_other_request(tmp_path: Path) -> None:
+def test_storage_in_mode_plan_does_not_block_other_requests(tmp_path: Path) -> None:
     """Dagster refuses a tick with a request and a reason."""
     at = platform(tmp_path, mode="apply")
     (storage,) = at.config.storages

@@ -60,7 +60,7 @@ def live(context: RunContext, lake: str, keys: list[str]) -> PublishedTable:
     return publish_table(context, lake, LIVE_FILES, rows, **{**EMPTY_LIVE_SET, "files": len(rows)})
 
 
-def test_receipt_detects_changed_bytes(context: RunContext, tmp_path: Path) -> None:
+def test_receipt_check_fails_for_changed_part_file(context: RunContext, tmp_path: Path) -> None:
     table = publish_table(context, "sales", LAKE_REFS, [{"ref_name": "main", "ref_type": "branch", "head_commit_id": "1"}])
     assert verdict(checks.RECEIPT, context, table).passed
     part = tmp_path / "state" / table.paths()[0]
@@ -71,7 +71,7 @@ def test_receipt_detects_changed_bytes(context: RunContext, tmp_path: Path) -> N
     assert (found.passed, found.numbers["parts_changed"]) == (False, 1)
 
 
-def test_complete_names_unbalanced_counts(context: RunContext) -> None:
+def test_complete_check_reports_unbalanced_counts(context: RunContext) -> None:
     table = publish_table(context, "sales", LAKE_REFS, [])
     assert verdict(checks.COMPLETE, context, table).passed
     receipt = table.receipt.model_copy(update={"balances": (Balance(name="commits", expected=15, found=14),)})
@@ -111,7 +111,7 @@ def test_unreadable_tables_only_warn(context: RunContext) -> None:
     assert "table db.t of lake sales has been unreadable since" in (found.description or "")
 
 
-def test_metadata_that_only_the_listing_lacks_warns(context: RunContext) -> None:
+def test_metadata_missing_only_from_the_listing_warns(context: RunContext) -> None:
     unreadable = Unreadable(lake="sales", table_name="db.t", table_uuid="u", why="m.avro is missing from the listing", since=context.as_of)
     swept = publish_table(context, "warehouse", ORPHAN_FILES, [], **EMPTY_SWEEP)
     assert verdict(checks.ALL_LISTED, context, swept).passed
@@ -131,7 +131,7 @@ def publish_filter(context: RunContext, keys: list[str]) -> PublishedTable:
     return publish(context.state, run, WrittenParts(tuple(writer.close()), 0), context.clock)
 
 
-def test_filter_is_probed_with_live_keys_of_all_lakes(context: RunContext) -> None:
+def test_filter_check_probes_live_keys_of_all_lakes(context: RunContext) -> None:
     live(context, "sales", ["a", "b"])
     live(context, "weather", ["c"])
     assert verdict(checks.HOLDS_LIVE_KEYS, context, publish_filter(context, ["a", "b", "c"])).numbers == {
@@ -140,28 +140,28 @@ def test_filter_is_probed_with_live_keys_of_all_lakes(context: RunContext) -> No
     }
 
 
-def test_filter_is_probed_with_the_hashes_of_live_containers(context: RunContext) -> None:
+def test_filter_check_fails_if_filter_misses_live_keys_of_one_lake(context: RunContext) -> None:
     publish_live_set(context, "sales", {"warehouse": ["a", "b"]})
     publish_live_set(context, "weather", {"warehouse": ["c"]})
     assert verdict(checks.HOLDS_LIVE_KEYS, context, publish_filter(context, ["a", "b", "c"])).passed
     assert verdict(checks.HOLDS_LIVE_KEYS, context, publish_filter(context, ["a", "c"])).numbers == {"keys_probed": 3, "keys_missed": 1}
 
 
-def test_receipt_covers_tables_without_rows(context: RunContext, tmp_path: Path) -> None:
+def test_receipt_check_fails_for_changed_file_without_rows(context: RunContext, tmp_path: Path) -> None:
     table = publish_live_set(context, "sales", {"warehouse": ["a"]})
     assert verdict(checks.RECEIPT, context, table).passed
     (tmp_path / "state" / table.paths(STATES_SIDE)[0]).write_bytes(b"other bytes")
     assert not verdict(checks.RECEIPT, context, table).passed
 
 
-def test_filter_without_a_live_key_fails(context: RunContext) -> None:
+def test_filter_that_misses_a_live_key_fails(context: RunContext) -> None:
     live(context, "sales", ["a", "b"])
     live(context, "weather", ["c"])
     found = verdict(checks.HOLDS_LIVE_KEYS, context, publish_filter(context, ["a", "b"]))
     assert (found.passed, found.numbers["keys_missed"]) == (False, 1)
 
 
-def test_live_candidate_fails(context: RunContext) -> None:
+def test_live_file_among_candidates_fails(context: RunContext) -> None:
     clean = publish_table(context, "warehouse", ORPHAN_FILES, [], **EMPTY_SWEEP)
     assert verdict(checks.NO_LIVE_CANDIDATE, context, clean).passed
     one_hit = {"false_negatives": 1, "stopped_samples": ["false_negatives: a.parquet"]}
@@ -185,7 +185,7 @@ def test_failed_gate_fails_the_check(tmp_path: Path, context: RunContext) -> Non
     assert "200 B planned, max_delete_bytes allows 199 B" in (found.description or "")
 
 
-def test_plan_intact_detects_an_edited_plan(tmp_path: Path, context: RunContext) -> None:
+def test_plan_intact_check_fails_for_an_edited_plan(tmp_path: Path, context: RunContext) -> None:
     table = stored_plan(platform(tmp_path))
     assert verdict(checks.PLAN_INTACT, context, table).passed
     header = {**table.receipt.summary["header"], "live_files": 8}
@@ -201,7 +201,7 @@ def test_failed_keys_are_summed_over_phases(context: RunContext) -> None:
     ).numbers == {"failed_files": 2}
 
 
-def test_incomplete_table_has_no_result(context: RunContext, tmp_path: Path) -> None:
+def test_table_with_missing_part_cannot_be_read(context: RunContext, tmp_path: Path) -> None:
     table = publish_table(context, "sales", LAKE_REFS, [{"ref_name": "main", "ref_type": "branch"}])
     (tmp_path / "state" / table.paths()[0]).unlink()
     with pytest.raises(StateError, match="is missing"):

@@ -40,7 +40,7 @@ def jobs(at: Platform) -> set[str]:
 
 
 @pytest.mark.parametrize("may", [(), ("approve",), ("reject", "restore")])
-def test_page_may_defines_the_jobs(tmp_path: Path, may: tuple[str, ...]) -> None:
+def test_page_may_setting_selects_the_decision_jobs(tmp_path: Path, may: tuple[str, ...]) -> None:
     assert jobs(decision_platform(tmp_path, *may)) == set(may)
 
 
@@ -56,7 +56,7 @@ def test_approve_job_records_the_approval(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("job, by", [("approve", "approved_by"), ("reject", "rejected_by")])
-def test_decision_is_observed_on_the_plan(tmp_path: Path, job: str, by: str) -> None:
+def test_decision_adds_an_observation_to_the_plan_asset(tmp_path: Path, job: str, by: str) -> None:
     at = decision_platform(tmp_path, job)
     header = header_of(stored_plan(at))
     result = launch(at, job, plan_id=header.plan_id, by="kim")
@@ -69,7 +69,7 @@ def test_decision_is_observed_on_the_plan(tmp_path: Path, job: str, by: str) -> 
     assert f"**{status}**" in str(observed.metadata["plan"].value)
 
 
-def test_approve_job_applies_nothing(tmp_path: Path) -> None:
+def test_approve_job_does_not_apply_the_plan(tmp_path: Path) -> None:
     at = decision_platform(tmp_path, "approve", mode="apply")
     launch(at, "approve", plan_id=header_of(stored_plan(at)).plan_id, by="kim")
     state = State.at(at.config.state)
@@ -94,7 +94,7 @@ def test_approve_job_requires_override_of_failed_gate(tmp_path: Path) -> None:
     assert find_plan(at.config, plan_id).verdict.overrides == ("delete_bytes",)
 
 
-def test_approve_job_names_the_newer_plan(tmp_path: Path) -> None:
+def test_approve_job_reports_a_newer_plan(tmp_path: Path) -> None:
     at = decision_platform(tmp_path, "approve")
     older = header_of(stored_plan(at)).plan_id
     newer = header_of(stored_plan(at, files=3, created_at=NOW + timedelta(minutes=1))).plan_id
@@ -103,7 +103,7 @@ def test_approve_job_names_the_newer_plan(tmp_path: Path) -> None:
     assert "other_plans" not in output_metadata(launch(at, "approve", plan_id=newer, by="kim"))
 
 
-def test_approve_job_refuses_a_plan_of_another_policy(tmp_path: Path) -> None:
+def test_approve_job_refuses_a_plan_made_under_another_policy(tmp_path: Path) -> None:
     """The sensor of the same page would request an apply that can only fail."""
     at = decision_platform(tmp_path, "approve", mode="apply")
     plan_id = header_of(stored_plan(at, policy_digest="0" * 16)).plan_id
@@ -116,7 +116,7 @@ def test_approve_job_refuses_a_plan_of_another_policy(tmp_path: Path) -> None:
     assert find_plan(at.config, plan_id).verdict.events == ()
 
 
-def test_decision_without_a_name_is_refused(tmp_path: Path) -> None:
+def test_decision_without_a_user_name_is_refused(tmp_path: Path) -> None:
     at = decision_platform(tmp_path, "approve")
     plan_id = header_of(stored_plan(at)).plan_id
     for launched in ({"by": " "}, {}):
@@ -162,7 +162,7 @@ def test_restore_of_unknown_files_starts_no_spark(tmp_path: Path, config: dict[s
     assert expected in message
 
 
-def test_decision_on_an_earlier_plan_keeps_the_card_of_the_current_one(tmp_path: Path) -> None:
+def test_decision_on_an_earlier_plan_does_not_replace_the_current_plan_card(tmp_path: Path) -> None:
     at = decision_platform(tmp_path, "approve")
     earlier = header_of(stored_plan(at))
     stored_plan(replace(at, clock=Clock(NOW + timedelta(minutes=1))), files=3)
@@ -183,7 +183,7 @@ def test_default_configuration_is_valid_without_plans(tmp_path: Path, job: str) 
 
 
 @pytest.mark.parametrize("job", OPS)
-def test_launchpad_begins_without_a_plan(tmp_path: Path, job: str) -> None:
+def test_launchpad_default_has_no_plan_id(tmp_path: Path, job: str) -> None:
     """A plan from the load of the code location can be decided or applied by the time of a launch."""
     at = decision_platform(tmp_path, job)
     header = header_of(stored_plan(at))
@@ -195,7 +195,7 @@ def test_launchpad_begins_without_a_plan(tmp_path: Path, job: str) -> None:
 
 
 @pytest.mark.parametrize("job", ["approve", "reject"])
-def test_launch_without_a_plan_decides_nothing(tmp_path: Path, job: str) -> None:
+def test_launch_without_plan_id_is_refused(tmp_path: Path, job: str) -> None:
     at = decision_platform(tmp_path, job)
     header = header_of(stored_plan(at))
     listed = f"{header.plan_id[:12]} (warehouse, 2026-03-14, 2 files, 200 B)"
@@ -206,7 +206,7 @@ def test_launch_without_a_plan_decides_nothing(tmp_path: Path, job: str) -> None
     assert find_plan(at.config, header.plan_id).verdict.events == ()
 
 
-def test_waiting_plans_show_refusals_and_their_order(tmp_path: Path) -> None:
+def test_waiting_plans_are_listed_newest_first_with_refusals(tmp_path: Path) -> None:
     at = decision_platform(tmp_path, "approve")
     refused = header_of(stored_plan(at, max_delete_bytes=1)).plan_id[:12]
     newer = header_of(stored_plan(replace(at, clock=Clock(NOW + timedelta(minutes=1))), files=3)).plan_id[:12]
@@ -216,7 +216,7 @@ def test_waiting_plans_show_refusals_and_their_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("job", ["approve", "reject"])
-def test_launchpad_lists_waiting_plans_of_now(tmp_path: Path, job: str) -> None:
+def test_launchpad_lists_currently_waiting_plans(tmp_path: Path, job: str) -> None:
     at = decision_platform(tmp_path, job)
     definition = build_definitions(at).resolve_job_def(job)
     assert partition_keys(definition) == []
@@ -229,7 +229,7 @@ def test_launchpad_lists_waiting_plans_of_now(tmp_path: Path, job: str) -> None:
     assert not definition.execute_in_process(partition_key=name, instance=dg.DagsterInstance.ephemeral(), raise_on_error=False).success
 
 
-def test_launchpad_of_approve_omits_plans_of_another_policy(tmp_path: Path) -> None:
+def test_approve_launchpad_omits_plans_made_under_another_policy(tmp_path: Path) -> None:
     """They can be rejected, but no apply of this lakes.yaml would execute them."""
     at = decision_platform(tmp_path, "approve", "reject")
     header = header_of(stored_plan(at, policy_digest="0" * 64))
@@ -256,7 +256,7 @@ def launch_with_partition(at: Platform, job: str, partition: str, **config: Any)
 
 
 @pytest.mark.parametrize("job", ["approve", "reject"])
-def test_plan_other_than_the_chosen_one_is_refused(tmp_path: Path, job: str) -> None:
+def test_plan_id_that_differs_from_the_partition_is_refused(tmp_path: Path, job: str) -> None:
     at = decision_platform(tmp_path, job)
     other = header_of(stored_plan(at)).plan_id
     chosen = header_of(stored_plan(replace(at, clock=Clock(NOW + timedelta(minutes=1))), files=3)).plan_id
@@ -272,7 +272,7 @@ def test_plan_other_than_the_chosen_one_is_refused(tmp_path: Path, job: str) -> 
 
 
 @pytest.mark.parametrize("characters", [8, 12, 20, 64])
-def test_chosen_plan_is_decided(tmp_path: Path, characters: int) -> None:
+def test_decision_applies_to_the_plan_of_the_partition(tmp_path: Path, characters: int) -> None:
     at = decision_platform(tmp_path, "approve")
     plan_id = header_of(stored_plan(at)).plan_id
     (partition,) = partition_keys(build_definitions(at).resolve_job_def("approve"))
@@ -288,7 +288,7 @@ def test_chosen_plan_is_decided(tmp_path: Path, characters: int) -> None:
         ({"key": "data/1", "plan_id": ""}, "`plan_id` is empty"),
     ],
 )
-def test_restore_of_files_outside_the_chosen_plan_is_refused(tmp_path: Path, config: dict[str, Any], expected: str) -> None:
+def test_restore_of_files_outside_the_selected_plan_is_refused(tmp_path: Path, config: dict[str, Any], expected: str) -> None:
     at = decision_platform(tmp_path, "restore")
     partition = "3f9c2a71d004 2026-03-14 warehouse"
     error, message = refusal(launch_with_partition(at, "restore", partition, **config), "restore")
@@ -301,7 +301,7 @@ def partition_keys(definition: dg.JobDefinition) -> list[str]:
     return list(definition.partitions_def.get_partition_keys())
 
 
-def test_decided_and_expired_plans_do_not_wait(tmp_path: Path) -> None:
+def test_decided_and_expired_plans_are_not_listed_as_waiting(tmp_path: Path) -> None:
     at = decision_platform(tmp_path, "approve", "reject")
     header = header_of(stored_plan(at))
     approve(at.config, at.clock, header.plan_id, "kim")
@@ -310,7 +310,7 @@ def test_decided_and_expired_plans_do_not_wait(tmp_path: Path) -> None:
     assert [len(waiting_plans(late, job)) for job in OPS] == [0, 0, 0]
 
 
-def test_unreadable_plans_are_an_error_of_the_list_and_not_of_loading(tmp_path: Path) -> None:
+def test_unreadable_plan_index_fails_the_plan_list_but_not_loading(tmp_path: Path) -> None:
     at = decision_platform(tmp_path, "approve")
     stored_plan(at)
     (index,) = tmp_path.glob("state/warehouse/deletion_plan/_index.json")
@@ -323,7 +323,7 @@ def test_unreadable_plans_are_an_error_of_the_list_and_not_of_loading(tmp_path: 
     assert (error, "_index.json" in message) == ("StateError", True)
 
 
-def test_refusal_names_page_actions(tmp_path: Path) -> None:
+def test_refusal_recommends_page_actions_instead_of_commands(tmp_path: Path) -> None:
     at = decision_platform(tmp_path, "approve", "restore")
     plan_id = header_of(stored_plan(at)).plan_id
     late = replace(at, clock=Clock(NOW + timedelta(hours=25)))

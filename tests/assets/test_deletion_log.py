@@ -45,14 +45,14 @@ def changed_files(at: Platform) -> bool:
     return "deletion_log" in state.files.directories("warehouse") or "apply" in state.files.directories("warehouse")
 
 
-def test_mode_plan_without_plan_id_changes_nothing(tmp_path: Path) -> None:
+def test_mode_plan_without_plan_id_deletes_nothing(tmp_path: Path) -> None:
     at = platform(tmp_path)
     stored_plan(at)
     assert "mode plan" in metadata_of(deletion(at))
     assert not changed_files(at)
 
 
-def test_reason_is_the_first_metadata(tmp_path: Path) -> None:
+def test_reason_for_no_change_is_the_first_metadata_entry(tmp_path: Path) -> None:
     """On the page, it is not below a list of zeros."""
     at = platform(tmp_path, mode="apply")
     stored_plan(at)
@@ -67,7 +67,7 @@ def test_mode_apply_without_plan_id_waits_for_approval(tmp_path: Path) -> None:
     assert not changed_files(at)
 
 
-def test_past_run_date_without_plan_id_changes_nothing(tmp_path: Path) -> None:
+def test_past_run_date_without_plan_id_deletes_nothing(tmp_path: Path) -> None:
     at = platform(tmp_path, mode="apply")
     stored_plan(at, run_date="2026-03-13")
     assert "is in the past" in metadata_of(deletion(at, "2026-03-13"))
@@ -90,7 +90,7 @@ def test_plan_id_does_not_override_mode_plan(tmp_path: Path) -> None:
     assert "mode plan" in message
 
 
-def test_mode_of_the_run_overrides_the_storage(tmp_path: Path) -> None:
+def test_run_mode_overrides_storage_mode(tmp_path: Path) -> None:
     at = platform(tmp_path, mode="apply")
     _, message = refusal(deletion(at, plan_id=header_of(stored_plan(at)).plan_id, mode="plan"))
     assert "mode plan" in message
@@ -104,7 +104,7 @@ def test_historical_plan_is_refused(tmp_path: Path) -> None:
     assert "it is historical, because no run froze the lakes on 2026-01-20" in message
 
 
-def test_plan_of_another_run_date_is_refused(tmp_path: Path) -> None:
+def test_plan_from_another_run_date_is_refused(tmp_path: Path) -> None:
     at = platform(tmp_path, mode="apply")
     header = header_of(stored_plan(at, run_date="2026-03-13"))
     error, message = refusal(deletion(at, TODAY, plan_id=header.plan_id))
@@ -133,7 +133,7 @@ def test_future_run_date_is_a_usage_error(tmp_path: Path) -> None:
     assert refusal(deletion(at, tomorrow))[0] == "UsageError"
 
 
-def test_unapplied_plan_stays_ready(tmp_path: Path) -> None:
+def test_plan_stays_ready_until_it_is_applied(tmp_path: Path) -> None:
     at = platform(tmp_path, mode="apply")
     header = header_of(stored_plan(at))
     deletion(at)

@@ -31,7 +31,7 @@ def _no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("kind", [GateRefused, LakeUnreadable, UsageError])
-def test_own_error_is_reported_without_retry(kind: type[GcError]) -> None:
+def test_gc_assets_error_is_reported_without_retry(kind: type[GcError]) -> None:
     ran, result = attempts([kind("tag v1 cannot be read")])
     failure = result.failure_data_for_node("step").user_failure_data
     assert ran == 1
@@ -55,7 +55,7 @@ def test_permanent_error_is_not_retried(kind: type[OSError]) -> None:
     assert attempts([kind("no")])[0] == 1
 
 
-def test_error_after_an_interrupt_is_the_interrupt() -> None:
+def test_error_during_interrupt_handling_is_reported_as_interrupt() -> None:
     """SIGTERM to all processes also ends Java, so that closing a session fails."""
 
     def close_after_interrupt() -> None:
@@ -68,7 +68,7 @@ def test_error_after_an_interrupt_is_the_interrupt() -> None:
         close_after_interrupt()
 
 
-def test_deletion_is_not_retried() -> None:
+def test_deletion_step_is_not_retried() -> None:
     assert attempts([TimeoutError("the store did not answer")], retry_io=False)[0] == 1
 
 

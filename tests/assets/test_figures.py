@@ -23,11 +23,11 @@ from gc_assets.assets.figures import figures_table, format_figure
         ("false_positive_rate_measured", 0.0101, "1 %"),
     ],
 )
-def test_figure_has_its_unit(name: str, value: float, shown: str) -> None:
+def test_figures_are_formatted_with_units(name: str, value: float, shown: str) -> None:
     assert format_figure(name, value) == shown
 
 
-def test_table_has_one_row_per_figure() -> None:
+def test_figures_table_has_one_row_per_figure() -> None:
     records = figures_table({"live_files": 2, "live_bytes": 300}).records
     assert [dict(record.data) for record in records] == [
         {"figure": "live files", "amount": "2 files"},

@@ -150,7 +150,7 @@ def test_lineage_connects_lake_and_storage(session: Session) -> None:
     assert {"storage_inventory", "live_filter", "orphan_files", "deletion_plan", "deletion_log"} <= session.lineage["lake"]
 
 
-def test_own_asset_shows_its_observation_and_its_check(session: Session) -> None:
+def test_user_asset_shows_garbage_observation_and_check(session: Session) -> None:
     assert session.check == "Failed"
     assert 0.1 < float(session.figures["garbage_share"]) < 1
     assert int(session.figures["garbage_bytes"]) > 0
@@ -171,16 +171,16 @@ def test_launchpad_approves_applies_and_restores(session: Session) -> None:
     assert (plan["plan_id"][:12], plan["status"], plan["approved_by"]) == (session.plan["plan_id"], "restored", "ada")
 
 
-def test_card_is_shown_without_a_click(session: Session) -> None:
+def test_plan_card_is_visible_without_a_click(session: Session) -> None:
     assert session.plan["plan"].startswith(f"Plan {session.plan['plan_id']} of ")
 
 
-def test_launchpad_offers_the_waiting_plan(session: Session) -> None:
+def test_launchpad_offers_waiting_plan_as_partition(session: Session) -> None:
     config = yaml.safe_load(session.config_of_choice)["ops"]["approve_plan"]["config"]
     assert config == {"plan_id": session.plan["plan_id"], "by": "", "comment": "", "override": []}
 
 
-def test_status_follows_the_apply(session: Session) -> None:
+def test_plan_status_is_applied_after_the_apply(session: Session) -> None:
     assert session.status == "applied"
 
 
@@ -189,6 +189,6 @@ def test_backfill_of_past_dates_creates_analyses(session: Session) -> None:
     assert [shown for shown in session.past.values() if "Historical" not in " ".join(shown.values())] == []
 
 
-def test_page_has_no_error_and_fits_the_window(session: Session) -> None:
+def test_page_has_no_errors_and_fits_the_window(session: Session) -> None:
     assert session.page.errors == []
     assert session.page.too_wide == []

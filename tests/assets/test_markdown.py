@@ -37,7 +37,7 @@ def in_table(text: str) -> str:
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_hostile_name_is_escaped(text: str) -> None:
+def test_markdown_and_html_in_names_are_escaped(text: str) -> None:
     tags, cells = render(in_table(text))
     assert tags == {"table", "thead", "tbody", "tr", "th", "td"}
     assert cells == [f"x{text}x", "7"]
@@ -45,7 +45,7 @@ def test_hostile_name_is_escaped(text: str) -> None:
 
 
 @given(st.text(st.characters(exclude_categories=["C", "Z"])))
-def test_any_name_is_one_table_cell(text: str) -> None:
+def test_any_name_fits_in_one_table_cell(text: str) -> None:
     assert render(in_table(text))[1] == [f"x{text}x", "7"]
 
 

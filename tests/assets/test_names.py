@@ -54,7 +54,7 @@ def test_invalid_prefix_is_refused(settings: dict[str, str]) -> None:
         DagsterNames.model_validate(settings)
 
 
-def test_every_key_and_dependency_has_the_prefix(tmp_path: Path) -> None:
+def test_asset_keys_and_dependencies_have_the_prefix(tmp_path: Path) -> None:
     own = {"assets": ({"key": "analytics/orders"},)}
     at = platform(tmp_path)
     lakes = tuple(lake.model_validate({**lake.model_dump(), **own}) for lake in at.config.lakes)
@@ -72,14 +72,14 @@ def test_column_lineage_has_the_prefix(tmp_path: Path) -> None:
     assert origins == {"gc/warehouse/storage_inventory"}
 
 
-def test_run_configuration_has_no_prefix(tmp_path: Path) -> None:
+def test_op_names_in_run_config_have_no_prefix(tmp_path: Path) -> None:
     job = build_definitions(with_names(platform(tmp_path), key_prefix="gc")).resolve_job_def("apply")
     assert set(dg.validate_run_config(job, {})["ops"]) == {"warehouse__deletion_log"}
     assert step_name(dg.AssetKey(["gc", "warehouse", "deletion_log"])) == "warehouse__deletion_log"
     assert owner_and_table(dg.AssetKey(["gc", "warehouse", "deletion_log"])) == ("warehouse", "deletion_log")
 
 
-def test_sensor_and_events_use_the_prefix(tmp_path: Path) -> None:
+def test_sensor_and_observations_use_prefixed_keys(tmp_path: Path) -> None:
     at = with_names(platform(tmp_path, mode="apply"), key_prefix="gc")
     header = header_of(stored_plan(at))
     approve(at.config, at.clock, header.plan_id, "kim")

@@ -54,7 +54,7 @@ def received_events(alerts: Web) -> list[list[str]]:
     return [[item["event"] for item in deliveries["notifications"]] for deliveries in alerts.documents]
 
 
-def test_without_targets_there_is_no_sensor(tmp_path: Path) -> None:
+def test_sensor_is_not_defined_without_targets(tmp_path: Path) -> None:
     assert [sensor.name for sensor in build_definitions(platform(tmp_path)).sensors or ()] == ["approved_plans"]
 
 
@@ -72,7 +72,7 @@ def test_waiting_plan_is_delivered_once(tmp_path: Path, alerts: Web, instance: d
     assert received_events(alerts) == [["plan_ready"]]
 
 
-def test_plan_approved_and_applied_between_two_ticks_is_delivered(tmp_path: Path, alerts: Web, instance: dg.DagsterInstance) -> None:
+def test_plan_event_is_delivered_if_plan_is_applied_between_ticks(tmp_path: Path, alerts: Web, instance: dg.DagsterInstance) -> None:
     at = platform_with_targets(tmp_path, alerts)
     _, cursor = tick(at, instance)
     header = header_of(stored_plan(at))
@@ -85,7 +85,7 @@ def test_plan_approved_and_applied_between_two_ticks_is_delivered(tmp_path: Path
     assert tick(at, instance, cursor)[0] == "no new event"
 
 
-def test_intervals_of_sensors_are_configurable(tmp_path: Path, alerts: Web) -> None:
+def test_sensor_intervals_are_configurable(tmp_path: Path, alerts: Web) -> None:
     at = platform_with_targets(tmp_path, alerts)
     assert intervals(at) == {"approved_plans": 60, "notifications": 300}
     names = DagsterNames.model_validate({"approved_plans_every": "10m", "notifications_every": "90s"})
@@ -96,14 +96,14 @@ def intervals(at: Platform) -> dict[str, int | None]:
     return {sensor.name: sensor.minimum_interval_seconds for sensor in build_definitions(at).sensors or ()}
 
 
-def test_missed_run_is_delivered(tmp_path: Path, alerts: Web, instance: dg.DagsterInstance) -> None:
+def test_missed_run_event_is_delivered(tmp_path: Path, alerts: Web, instance: dg.DagsterInstance) -> None:
     at = platform_with_targets(tmp_path, alerts)
     stored_plan(at)
     tick(replace(at, clock=Clock(NOW + timedelta(hours=31))), instance)
     assert received_events(alerts) == [["run_missed"]]
 
 
-def test_failed_apply_run_is_delivered_with_its_message(tmp_path: Path, alerts: Web, instance: dg.DagsterInstance) -> None:
+def test_failed_apply_run_is_delivered_with_error_message(tmp_path: Path, alerts: Web, instance: dg.DagsterInstance) -> None:
     at = platform_with_targets(tmp_path, alerts)
     header = header_of(stored_plan(at))
     approve(at.config, at.clock, header.plan_id, "kim")
@@ -139,11 +139,11 @@ def test_failed_apply_run_is_delivered_with_its_message(tmp_path: Path, alerts: 
         ({"ops": {"warehouse__deletion_log": {"config": {"plan_id": {"env": "PLAN"}}}}}, []),
     ],
 )
-def test_plan_ids_come_from_deletion_log_config(run_config: Any, expected: list[str]) -> None:
+def test_plan_ids_are_read_from_deletion_log_config(run_config: Any, expected: list[str]) -> None:
     assert plan_ids(run_config) == expected
 
 
-def test_failed_target_fails_no_tick_and_leaks_no_secret(
+def test_failed_target_does_not_fail_the_tick_or_leak_secrets(
     tmp_path: Path, alerts: Web, instance: dg.DagsterInstance, caplog: pytest.LogCaptureFixture
 ) -> None:
     at, alerts.status = platform_with_targets(tmp_path, alerts), 500
@@ -155,7 +155,7 @@ def test_failed_target_fails_no_tick_and_leaks_no_secret(
     assert "s3cr3t" not in message + cursor + caplog.text
 
 
-def test_unreadable_state_is_delivered_once(tmp_path: Path, alerts: Web, instance: dg.DagsterInstance) -> None:
+def test_unreadable_state_event_is_delivered_once(tmp_path: Path, alerts: Web, instance: dg.DagsterInstance) -> None:
     at = platform_with_targets(tmp_path, alerts)
     stored_plan(at)
     _, cursor = tick(at, instance)

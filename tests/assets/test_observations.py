@@ -63,7 +63,7 @@ def project(lake: SmallLake, **settings: Any) -> Platform:
     return Platform(config_of(document), Clock(NOW), (), lake.lakes_yaml)
 
 
-def test_namespace_of_an_iceberg_manager_precedes_the_key() -> None:
+def test_namespace_of_iceberg_io_manager_takes_precedence_over_asset_key() -> None:
     found = read_names(
         asset(["orders"]),
         asset(["crm", "people"]),
@@ -84,13 +84,13 @@ def test_namespace_of_an_iceberg_manager_precedes_the_key() -> None:
     }
 
 
-def test_namespace_can_be_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_namespace_can_be_an_environment_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NAMESPACE_OF_TEST", "shop")
     manager = type(iceberg_manager())(namespace=dg.EnvVar("NAMESPACE_OF_TEST"))
     assert read_names(asset(["orders"]), io_manager=manager) == {"orders": "shop.orders"}
 
 
-def test_table_name_of_a_dbt_model_counts_if_its_engine_writes_iceberg() -> None:
+def test_dbt_model_is_matched_only_if_engine_writes_iceberg() -> None:
     name = {"dagster/table_name": "lake.shop.orders"}
     found = read_names(
         asset(["marts", "orders"], metadata=name, kinds={"dbt", "trino"}),
@@ -99,12 +99,12 @@ def test_table_name_of_a_dbt_model_counts_if_its_engine_writes_iceberg() -> None
     assert found == {"marts/orders": "lake.shop.orders"}
 
 
-def test_own_assets_of_gc_assets_are_not_bound(tmp_path: Path) -> None:
+def test_gc_assets_does_not_match_own_assets_to_tables(tmp_path: Path) -> None:
     ours = build_definitions(platform(tmp_path)).get_repository_def().assets_defs_by_key.values()
     assert written_tables(list(ours)) == {}
 
 
-def test_asset_that_fits_tables_of_two_lakes_is_not_bound(tmp_path: Path) -> None:
+def test_asset_matching_tables_of_two_lakes_is_skipped(tmp_path: Path) -> None:
     config = config_of(
         {
             "state": f"{tmp_path}/state",
@@ -145,7 +145,7 @@ def read_metadata(result: dg.ExecuteInProcessResult) -> dict[str, dict[str, Any]
 
 
 @pytest.mark.spark
-def test_each_bound_asset_gets_the_figures_of_its_table(planned: tuple[SmallLake, Platform, dg.ExecuteInProcessResult]) -> None:
+def test_matched_asset_gets_figures_of_the_table(planned: tuple[SmallLake, Platform, dg.ExecuteInProcessResult]) -> None:
     lake, _, result = planned
     found = read_metadata(result)
     assert found.keys() == {"marts/orders", "marts/visits", "ingest"}
@@ -162,7 +162,7 @@ def test_each_bound_asset_gets_the_figures_of_its_table(planned: tuple[SmallLake
 
 
 @pytest.mark.spark
-def test_check_compares_the_share_with_the_limit_of_its_asset(planned: tuple[SmallLake, Platform, dg.ExecuteInProcessResult]) -> None:
+def test_check_compares_garbage_share_with_limit_of_asset(planned: tuple[SmallLake, Platform, dg.ExecuteInProcessResult]) -> None:
     checks = {item.asset_key.to_user_string(): item for item in planned[2].get_asset_check_evaluations() if item.check_name == CHECK}
     assert {key: (item.passed, item.metadata["max_garbage_share"].value) for key, item in checks.items()} == {
         "marts/orders": (False, 0.01),
@@ -174,7 +174,7 @@ def test_check_compares_the_share_with_the_limit_of_its_asset(planned: tuple[Sma
 
 
 @pytest.mark.spark
-def test_figures_of_a_rehearsal_are_marked(planned: tuple[SmallLake, Platform, dg.ExecuteInProcessResult]) -> None:
+def test_rehearsal_figures_are_marked(planned: tuple[SmallLake, Platform, dg.ExecuteInProcessResult]) -> None:
     _, at, result = planned
     assert at.clock.is_rehearsal
     assert all(metadata["rehearsal"].startswith("REHEARSAL: ") for metadata in read_metadata(result).values())
@@ -183,7 +183,7 @@ def test_figures_of_a_rehearsal_are_marked(planned: tuple[SmallLake, Platform, d
 
 
 @pytest.mark.spark
-def test_check_runs_alone_on_the_newest_run(planned: tuple[SmallLake, Platform, dg.ExecuteInProcessResult]) -> None:
+def test_check_can_run_alone_and_uses_newest_run(planned: tuple[SmallLake, Platform, dg.ExecuteInProcessResult]) -> None:
     _, at, result = planned
     key = dg.AssetCheckKey(dg.AssetKey(["ingest"]), CHECK)
     alone = dg.define_asset_job("alone", dg.AssetSelection.checks(key))
@@ -194,7 +194,7 @@ def test_check_runs_alone_on_the_newest_run(planned: tuple[SmallLake, Platform, 
     assert found.metadata["garbage_bytes"].value == read_metadata(result)["ingest"]["garbage_bytes"]
 
 
-def test_check_before_the_first_run_warns_and_fails_no_run_of_the_user(tmp_path: Path) -> None:
+def test_check_before_first_run_warns_without_failing_user_job(tmp_path: Path) -> None:
     at = project(small_lake(tmp_path), assets=ASSETS, max_garbage_share=0.9)
     ingest = asset(["ingest"], partitions_def=dg.StaticPartitionsDefinition(["eu"]))
     job = dg.define_asset_job("ingest", dg.AssetSelection.assets("ingest"))
@@ -207,7 +207,7 @@ def test_check_before_the_first_run_warns_and_fails_no_run_of_the_user(tmp_path:
 
 
 @pytest.mark.spark
-def test_check_with_other_partitions_uses_the_newest_run(
+def test_check_of_asset_with_other_partitions_uses_newest_run(
     planned: tuple[SmallLake, Platform, dg.ExecuteInProcessResult],
 ) -> None:
     _, at, result = planned
@@ -221,7 +221,7 @@ def test_check_with_other_partitions_uses_the_newest_run(
 
 @pytest.mark.spark
 @pytest.mark.parametrize("clock", [Clock(), Clock(NOW - timedelta(days=2))], ids=["real_clock", "earlier_day"])
-def test_check_ignores_rehearsals_and_run_dates_in_the_future(
+def test_check_ignores_rehearsals_and_future_run_dates(
     planned: tuple[SmallLake, Platform, dg.ExecuteInProcessResult], clock: Clock
 ) -> None:
     job = dg.define_asset_job("alone", dg.AssetSelection.checks(dg.AssetCheckKey(dg.AssetKey(["ingest"]), CHECK)))
@@ -232,7 +232,7 @@ def test_check_ignores_rehearsals_and_run_dates_in_the_future(
 
 
 @pytest.mark.spark
-def test_assets_of_the_same_project_are_found(planned: tuple[SmallLake, Platform, dg.ExecuteInProcessResult]) -> None:
+def test_assets_of_the_same_code_location_are_matched(planned: tuple[SmallLake, Platform, dg.ExecuteInProcessResult]) -> None:
     lake, _, result = planned
     own = dg.Definitions(assets=[asset(["orders"]), asset(["visits_2"])], resources={"io_manager": iceberg_manager("shop")})
     at = project(lake, max_garbage_share=0.9)
@@ -244,7 +244,7 @@ def test_assets_of_the_same_project_are_found(planned: tuple[SmallLake, Platform
 
 
 @pytest.mark.spark
-def test_lake_with_an_unswept_storage_has_no_figures(planned: tuple[SmallLake, Platform, dg.ExecuteInProcessResult]) -> None:
+def test_lake_has_no_figures_until_all_storages_are_swept(planned: tuple[SmallLake, Platform, dg.ExecuteInProcessResult]) -> None:
     at = planned[1]
     storages = (at.config.storages[0].model_copy(update={"name": "unswept"}),)
     context = replace(at, config=at.config.model_copy(update={"storages": storages})).run_context(NOW.date())
@@ -252,7 +252,7 @@ def test_lake_with_an_unswept_storage_has_no_figures(planned: tuple[SmallLake, P
 
 
 @pytest.mark.spark
-def test_one_storage_reports_a_lake(planned: tuple[SmallLake, Platform, dg.ExecuteInProcessResult]) -> None:
+def test_lake_figures_are_emitted_by_one_storage_only(planned: tuple[SmallLake, Platform, dg.ExecuteInProcessResult]) -> None:
     _, at, _ = planned
     empty = at.config.storages[0].model_copy(update={"name": "empty", "location": f"file://{at.path.parent}/empty/"})
     context = replace(at, config=at.config.model_copy(update={"storages": (empty, *at.config.storages)})).run_context(NOW.date())
@@ -261,7 +261,9 @@ def test_one_storage_reports_a_lake(planned: tuple[SmallLake, Platform, dg.Execu
 
 @full_suite_only
 @pytest.mark.spark
-def test_lost_metadata_and_past_dates_give_no_figures(planned: tuple[SmallLake, Platform, dg.ExecuteInProcessResult]) -> None:
+def test_lost_metadata_gives_no_figures_and_past_date_uses_newest_run(
+    planned: tuple[SmallLake, Platform, dg.ExecuteInProcessResult],
+) -> None:
     """The last test of the module, because it changes the state."""
     lake, at, _ = planned
     past = (NOW - timedelta(days=2)).date()

@@ -54,11 +54,11 @@ def test_commands_and_options_become_page_actions(tmp_path: Path, message: str, 
         "file --by-name and pre--by stay",
     ],
 )
-def test_command_without_page_action_stays(tmp_path: Path, message: str) -> None:
+def test_command_without_page_action_is_not_changed(tmp_path: Path, message: str) -> None:
     assert to_page_message(message, config(tmp_path, "approve", "reject", "restore")) == message
 
 
-def test_command_stays_if_the_page_lacks_its_job(tmp_path: Path) -> None:
+def test_command_is_not_changed_if_job_is_not_enabled(tmp_path: Path) -> None:
     message = "`gc-assets restore --plan 3f9c2a71` or `gc-assets approve 3f9c2a71 --by WHO`"
     assert to_page_message(message, config(tmp_path)) == message
     assert to_page_message(message, config(tmp_path, "approve")).endswith("the job `approve` with `plan_id: 3f9c2a71, by: WHO`")

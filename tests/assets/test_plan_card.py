@@ -42,7 +42,7 @@ def on_page(root: Path, *may: str) -> Platform:
     return replace(at, config=at.config.model_copy(update={"page_may": frozenset(may)}))
 
 
-def test_card_of_a_waiting_plan_shows_what_is_decided(tmp_path: Path) -> None:
+def test_card_of_a_waiting_plan_shows_actions_tables_and_deadline(tmp_path: Path) -> None:
     at = on_page(tmp_path, "approve")
     totals = {QUARANTINE: Amount(files=50, bytes=46_800), PURGE: Amount(files=3, bytes=900)}
     plan = plan_of(at, totals=totals, expiry_actions={"weather": 4}, uploads=Uploads(count=2, bytes=500))
@@ -68,14 +68,14 @@ def test_card_of_a_waiting_plan_shows_what_is_decided(tmp_path: Path) -> None:
     ]
 
 
-def test_card_and_choice_count_paths_that_commits_delete(tmp_path: Path) -> None:
+def test_card_and_launchpad_count_deleted_lakefs_paths(tmp_path: Path) -> None:
     at = platform(tmp_path)
     edits = {"expiry_actions": {"ml": 2}, "edits_by_action": {"delete_paths": 2}, "path_edits": {"ml": 2}, "deleted_paths": {"ml": 1_234}}
     assert "| delete | 1,234 paths on 2 branches | |" in card(at, plan_of(at, totals={}, **edits)).splitlines()
     assert "2 history edits, 1,234 deleted paths" in describe_waiting(at, "approve")
 
 
-def test_card_names_the_command_if_the_page_cannot_approve(tmp_path: Path) -> None:
+def test_card_shows_the_command_if_the_page_cannot_approve(tmp_path: Path) -> None:
     plan = plan_of(at := platform(tmp_path))
     assert f"`gc-assets approve {plan.header.plan_id[:12]} --by WHO`" in card(at, plan)
 
@@ -108,13 +108,13 @@ def test_card_of_a_refused_plan_shows_the_reason_and_the_override(tmp_path: Path
     assert output_metadata(result)["status"] == "approved"
 
 
-def test_card_names_the_command_with_its_overrides_if_the_page_cannot_approve(tmp_path: Path) -> None:
+def test_card_shows_the_command_with_overrides_if_the_page_cannot_approve(tmp_path: Path) -> None:
     plan = plan_of(at := platform(tmp_path), max_delete_bytes=1)
     assert f"`gc-assets approve {plan.header.plan_id[:12]} --by WHO --override delete_bytes`" in card(at, plan)
     assert "```" not in card(at, plan)
 
 
-def test_remedy_of_a_refusal_is_never_cut(tmp_path: Path) -> None:
+def test_remedy_for_a_refusal_is_never_truncated(tmp_path: Path) -> None:
     remedy = "Add their catalog to lakes.yaml, accept a dead table with `gc-assets accept`, or remove them manually."
     samples = "; ".join(f"shop/orders_{number}/metadata/00001.json: table orders_{number}" for number in range(9))
     plan = refused_plan(at := on_page(tmp_path, "approve"), f"9 metadata objects belong to no configured lake: {samples}. {remedy}")
@@ -124,7 +124,7 @@ def test_remedy_of_a_refusal_is_never_cut(tmp_path: Path) -> None:
     assert run_config(text)["ops"]["approve_plan"]["config"]["override"] == ["foreign_metadata"]
 
 
-def test_card_of_a_gate_without_override_offers_no_approval(tmp_path: Path) -> None:
+def test_card_offers_no_approval_if_failed_gate_cannot_be_overridden(tmp_path: Path) -> None:
     message = "1 plan was started and not finished: 3f9c2a71d004. Finish each with `gc-assets apply PLAN_ID`."
     plan = refused_plan(at := on_page(tmp_path, "approve"), message, overridable=False, name="unfinished_apply")
     text = join_lines(card(at, plan))
@@ -139,7 +139,7 @@ def test_refused_plan_cannot_be_approved_after_its_deadline(tmp_path: Path) -> N
     assert "**Cannot be approved** since 2026-03-15 09:30 UTC. Launch the job `run` for a new plan" in join_lines(card(late, plan))
 
 
-def test_card_follows_the_override(tmp_path: Path) -> None:
+def test_card_shows_override_instead_of_refusal(tmp_path: Path) -> None:
     plan = plan_of(at := on_page(tmp_path, "approve"), max_delete_bytes=1)
     approve(at.config, at.clock, plan.header.plan_id, "kim", ("delete_bytes",))
     text = join_lines(card(at, load_plan(at.config, plan.published)))
@@ -150,7 +150,7 @@ def test_card_follows_the_override(tmp_path: Path) -> None:
     assert "Refused by" not in card(at, load_plan(at.config, plan.published))
 
 
-def test_card_names_what_is_unreadable(tmp_path: Path) -> None:
+def test_card_reports_unreadable_tables(tmp_path: Path) -> None:
     at = on_page(tmp_path, "approve")
     lost = Unreadable(lake="sales", table_name="shop.orders", why="m.json is missing from the listing", since=NOW)
     text = join_lines(card(at, plan_of(at, files=0, unreadable=(lost, lost))))
@@ -172,7 +172,7 @@ def test_approved_plan_without_actions_has_nothing_to_apply(tmp_path: Path) -> N
     assert plan_row(listed, at.clock.now(), at.config)["apply_by"] is None
 
 
-def test_override_of_a_rejected_plan_is_not_in_effect(tmp_path: Path) -> None:
+def test_rejected_plan_ignores_earlier_override(tmp_path: Path) -> None:
     plan = plan_of(at := on_page(tmp_path, "approve"), max_delete_bytes=1)
     approve(at.config, at.clock, plan.header.plan_id, "kim", ("delete_bytes",))
     reject(at.config, at.clock, plan.header.plan_id, "lee")
@@ -182,7 +182,7 @@ def test_override_of_a_rejected_plan_is_not_in_effect(tmp_path: Path) -> None:
     assert "Overridden" not in text
 
 
-def test_card_counts_the_approvals_that_are_given(tmp_path: Path) -> None:
+def test_card_counts_given_and_required_approvals(tmp_path: Path) -> None:
     at = platform(tmp_path, approvals_needed=2)
     plan = plan_of(at, max_delete_bytes=1)
     approve(at.config, at.clock, plan.header.plan_id, "kim", ("delete_bytes",))
@@ -196,13 +196,13 @@ def test_card_counts_the_approvals_that_are_given(tmp_path: Path) -> None:
     [(approve, "**Approved by** kim"), (reject, "**Rejected by** kim")],
     ids=["approved", "rejected"],
 )
-def test_card_shows_the_decision(tmp_path: Path, decide: Any, line: str) -> None:
+def test_card_shows_the_decision_and_user(tmp_path: Path, decide: Any, line: str) -> None:
     plan = plan_of(at := platform(tmp_path))
     decide(at.config, at.clock, plan.header.plan_id, "kim")
     assert f"- {line}" in card(at, load_plan(at.config, plan.published))
 
 
-def test_card_of_an_applied_plan_shows_what_was_done(tmp_path: Path) -> None:
+def test_card_of_an_applied_plan_shows_completed_actions(tmp_path: Path) -> None:
     plan = plan_of(at := platform(tmp_path))
     done = {"quarantine/done": {"files": 1, "bytes": 100}, "quarantine/denied": {"files": 1, "bytes": 100}}
     record_finished(State.of(at.config), plan.header, {"at": NOW.isoformat(), "by_outcome": done})
@@ -220,7 +220,7 @@ def test_card_of_an_applied_plan_shows_what_was_done(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode, action", [("plan", "launch"), ("apply", "turn on the sensor `approved_plans`, or launch")])
-def test_card_of_an_approved_plan_has_the_configuration_that_applies_it(mode: str, action: str, tmp_path: Path) -> None:
+def test_card_of_an_approved_plan_shows_the_apply_configuration(mode: str, action: str, tmp_path: Path) -> None:
     plan = plan_of(at := platform(tmp_path, mode=mode))
     approve(at.config, at.clock, plan.header.plan_id, "kim")
     text = card(at, load_plan(at.config, plan.published))
@@ -231,7 +231,7 @@ def test_card_of_an_approved_plan_has_the_configuration_that_applies_it(mode: st
     assert dg.validate_run_config(job, run_config(text))
 
 
-def test_card_of_an_unfinished_apply_names_the_job_that_continues_it(tmp_path: Path) -> None:
+def test_card_of_an_unfinished_apply_shows_how_to_continue(tmp_path: Path) -> None:
     plan = plan_of(at := platform(tmp_path))
     State.of(at.config).files.replace(f"{execution_directory(plan.header)}/log.json", b"{}")
     text = join_lines(card(at, load_plan(at.config, plan.published)))
@@ -241,7 +241,7 @@ def test_card_of_an_unfinished_apply_names_the_job_that_continues_it(tmp_path: P
     assert "restore" not in text
 
 
-def test_card_without_work_has_no_items(tmp_path: Path) -> None:
+def test_card_of_an_empty_plan_has_no_items(tmp_path: Path) -> None:
     plan = plan_of(at := platform(tmp_path), files=0)
     first, second, *rest = card(at, plan).splitlines()
     assert first.endswith("**nothing to do**\\")
@@ -249,7 +249,7 @@ def test_card_without_work_has_no_items(tmp_path: Path) -> None:
     assert "Approve" not in card(at, plan)
 
 
-def test_card_is_shown_without_a_click(tmp_path: Path) -> None:
+def test_card_is_short_enough_to_be_shown_without_a_click(tmp_path: Path) -> None:
     """Dagster's page shows only Markdown below 1,000 characters in place."""
     rng, at = random.Random(7), platform(tmp_path)
     plan = plan_of(at)
@@ -268,7 +268,7 @@ def test_card_is_shown_without_a_click(tmp_path: Path) -> None:
         assert all(gate.name in text for gate in gates[:1] if letters not in "|_")
 
 
-def test_metadata_begins_with_the_card(tmp_path: Path) -> None:
+def test_plan_metadata_begins_with_card_status_and_id(tmp_path: Path) -> None:
     at = platform(tmp_path)
     metadata = plan_metadata(at.run_context(NOW.date()), stored_plan(at))
     assert list(metadata)[:3] == ["plan", "status", "plan_id"]
@@ -282,7 +282,7 @@ def test_status_of_an_expired_plan_is_shown(tmp_path: Path) -> None:
     assert "**expired**" in card(late, plan)
 
 
-def test_gates_check_has_one_row_per_gate_and_no_plot(tmp_path: Path) -> None:
+def test_gates_check_has_one_row_per_gate_and_no_plotted_numbers(tmp_path: Path) -> None:
     at = platform(tmp_path)
     result = GATES.result(at.run_context(NOW.date()), dg.AssetKey("a"), stored_plan(at, max_delete_bytes=1))
     assert not any(isinstance(value, dg.IntMetadataValue | dg.FloatMetadataValue) for value in result.metadata.values())
@@ -292,7 +292,7 @@ def test_gates_check_has_one_row_per_gate_and_no_plot(tmp_path: Path) -> None:
     assert "`override: [delete_bytes]`" in rows[0]["found"]
 
 
-def test_many_tables_are_summed(tmp_path: Path) -> None:
+def test_tables_beyond_the_limit_are_summed_in_one_row(tmp_path: Path) -> None:
     at = platform(tmp_path)
     published = stored_plan(at, expiry_actions={f"lake{number:02}": 1 for number in range(MAX_TABLES + 5)}, files=0)
     rows = [record.data for record in plan_metadata(at.run_context(NOW.date()), published)["tables"].records]

@@ -23,7 +23,7 @@ def definitions(root: Path, **spark: Any) -> dg.Definitions:
     return build_definitions(replace(at, config=at.config.model_copy(update=settings)))
 
 
-def test_remote_steps_keep_assets_and_checks(tmp_path: Path) -> None:
+def test_remote_mode_defines_the_same_assets_and_checks_as_local_mode(tmp_path: Path) -> None:
     def assets(defined: dg.Definitions) -> dict[str, Any]:
         graph = defined.resolve_asset_graph()
         nodes = [graph.get(key) for key in graph.get_all_asset_keys()]
@@ -45,7 +45,7 @@ def test_remote_steps_keep_assets_and_checks(tmp_path: Path) -> None:
     assert assets(definitions(tmp_path, mode="submit")) == assets(definitions(tmp_path))
 
 
-def test_deletion_log_is_a_separate_step(tmp_path: Path) -> None:
+def test_deletion_log_is_a_separate_remote_step(tmp_path: Path) -> None:
     run_job = definitions(tmp_path, mode="submit").resolve_job_def("run")
     assert {(node.name, node.definition.pool) for node in run_job.nodes} == {
         ("spark_job", "spark_driver"),
@@ -53,7 +53,7 @@ def test_deletion_log_is_a_separate_step(tmp_path: Path) -> None:
     }
 
 
-def test_remote_jobs_keep_their_config(tmp_path: Path) -> None:
+def test_remote_jobs_have_the_same_config_fields_as_local_jobs(tmp_path: Path) -> None:
     remote, local = definitions(tmp_path, mode="submit"), definitions(tmp_path)
     for name in ("apply", "restore", "analysis", "approve"):
         nodes = [defined.resolve_job_def(name).nodes for defined in (remote, local)]
@@ -61,7 +61,7 @@ def test_remote_jobs_keep_their_config(tmp_path: Path) -> None:
         assert fields[0] == fields[1]
 
 
-def test_refused_plan_of_one_storage_skips_no_deletion_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_plan_of_one_storage_does_not_skip_deletion_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All steps of a run are one job. If a refusal fails its step, the restores of every storage wait."""
     at = platform(tmp_path, mode="apply")
     first = at.config.storage("warehouse")

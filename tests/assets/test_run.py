@@ -172,7 +172,7 @@ def test_numeric_metadata_is_never_boolean(run_result: dg.ExecuteInProcessResult
                 assert not name.endswith(("_id", "id")), name
 
 
-def test_every_number_has_a_figure(run_result: dg.ExecuteInProcessResult) -> None:
+def test_every_numeric_metadata_entry_has_a_figure_with_unit(run_result: dg.ExecuteInProcessResult) -> None:
     for key, materialization in materializations(run_result).items():
         metadata = materialization.metadata
         numbers = {name for name, value in metadata.items() if isinstance(value, dg.IntMetadataValue | dg.FloatMetadataValue)}
@@ -184,7 +184,7 @@ def test_every_number_has_a_figure(run_result: dg.ExecuteInProcessResult) -> Non
         assert all(re.fullmatch(r"[-\d.,e]+ ([a-zA-Z]+( per key)?|%)", amount) for amount in figures.values()), figures
 
 
-def test_plan_metadata_supports_a_decision(lake: Lake, run_result: dg.ExecuteInProcessResult) -> None:
+def test_plan_metadata_has_status_deadlines_and_gates(lake: Lake, run_result: dg.ExecuteInProcessResult) -> None:
     metadata, header = materializations(run_result)["warehouse/deletion_plan"].metadata, plan_of(lake[0])
     report = [metadata[name].value for name in ("plan_id", "status", "approved_by", "approvals", "failed_gates")]
     assert report == [header.plan_id[:12], "ready", "not approved", "0 of 1", "none"]
@@ -214,7 +214,7 @@ def test_repeated_run_has_the_same_plan(copy_platform: Callable[..., Platform]) 
     assert plan_of(at) == before
 
 
-def test_refused_gate_is_a_failed_check_and_no_failed_step(copy_platform: Callable[..., Platform], lake: Lake) -> None:
+def test_failed_gate_fails_the_check_but_not_the_step(copy_platform: Callable[..., Platform], lake: Lake) -> None:
     at = copy_platform(gates=Gates(max_delete_bytes=1))
     result = run(at, "run", selection=[PLAN, LOG])
     assert result.success
@@ -227,7 +227,7 @@ def test_refused_gate_is_a_failed_check_and_no_failed_step(copy_platform: Callab
     assert all(path.exists() for path in lake[1])
 
 
-def test_refused_plan_is_refused_in_a_separate_run(copy_platform: Callable[..., Platform], lake: Lake) -> None:
+def test_refused_plan_cannot_be_approved_or_applied(copy_platform: Callable[..., Platform], lake: Lake) -> None:
     at = copy_platform(gates=Gates(max_delete_bytes=1))
     run(at, "run", selection=[PLAN])
     with pytest.raises(GateRefused):
@@ -237,7 +237,7 @@ def test_refused_plan_is_refused_in_a_separate_run(copy_platform: Callable[..., 
     assert all(path.exists() for path in lake[1])
 
 
-def test_unfrozen_past_date_is_historical(copy_platform: Callable[..., Platform], lake: Lake) -> None:
+def test_run_of_a_past_date_without_recorded_refs_is_historical(copy_platform: Callable[..., Platform], lake: Lake) -> None:
     at, past = first_run_date(copy_platform(), days_ago(3)), days_ago(3).date().isoformat()
     run_result = run(at, "run", past)
     assert run_result.success
@@ -250,7 +250,7 @@ def test_unfrozen_past_date_is_historical(copy_platform: Callable[..., Platform]
     assert all(path.exists() for path in lake[1])
 
 
-def test_analysis_job_refuses_dates_with_a_partition(copy_platform: Callable[..., Platform], lake: Lake) -> None:
+def test_analysis_job_refuses_run_dates_with_a_partition(copy_platform: Callable[..., Platform], lake: Lake) -> None:
     at, past = copy_platform(), days_ago(4).date().isoformat()
 
     def run_analysis(run_date: str) -> dg.ExecuteInProcessResult:
@@ -268,7 +268,7 @@ def test_analysis_job_refuses_dates_with_a_partition(copy_platform: Callable[...
     assert all(path.exists() for path in lake[1])
 
 
-def test_approved_plan_moves_only_its_files(lake: Lake, run_result: dg.ExecuteInProcessResult) -> None:
+def test_apply_of_approved_plan_moves_only_planned_files(lake: Lake, run_result: dg.ExecuteInProcessResult) -> None:
     """The last test of the module, because it changes the files of the others."""
     at, leftovers = lake
     before = {path for path in (Path(at.config.state).parent / "warehouse").rglob("*") if path.is_file()}

@@ -83,7 +83,7 @@ def test_every_table_is_an_asset(definitions: dg.Definitions) -> None:
     assert set(specs(definitions)) == wanted | SOURCES
 
 
-def test_nessie_live_contents_feed_the_expansion(tmp_path: Path) -> None:
+def test_nessie_manifest_entries_and_live_files_depend_on_live_contents(tmp_path: Path) -> None:
     at = platform(tmp_path)
     shop = NessieLakeConfig.model_validate({"name": "shop", "kind": "nessie", "uri": "http://localhost:19120/api/v2"})
     found = specs(build_definitions(replace(at, config=at.config.model_copy(update={"lakes": (*at.config.lakes, shop)}))))
@@ -91,7 +91,7 @@ def test_nessie_live_contents_feed_the_expansion(tmp_path: Path) -> None:
     assert all("shop/live_contents" in found[f"shop/{name}"]["deps"] for name in ("manifest_entries", "live_files"))
 
 
-def test_plan_depends_on_inventories_of_link_sources(tmp_path: Path) -> None:
+def test_plan_depends_on_inventories_of_storages_with_links(tmp_path: Path) -> None:
     at = platform(tmp_path)
     (own,) = at.config.storages
     disk = own.model_copy(update={"name": "disk", "location": f"file://{tmp_path}/disk/"})
@@ -107,7 +107,7 @@ def test_plan_depends_on_inventories_of_link_sources(tmp_path: Path) -> None:
     assert not [pair for pair in select_assets(three, Selection(storages=["warehouse"], through="orphan_files")) if pair[0] == "disk"]
 
 
-def test_lifecycle_assets_feed_live_files(tmp_path: Path) -> None:
+def test_lakefs_live_files_depend_on_lifecycle_assets(tmp_path: Path) -> None:
     at = platform(tmp_path)
     secrets = {"access_key_id": "k", "secret_access_key": "s"}
     lake = {"name": "ml", "kind": "lakefs", "endpoint": "http://localhost:8000", "repository": "ml", "rules": "/rules.json", **secrets}
@@ -120,7 +120,7 @@ def test_lifecycle_assets_feed_live_files(tmp_path: Path) -> None:
     assert found["ml/uncommitted_objects"]["deps"] == ["ml/lake_refs"]
 
 
-def test_deletions_by_commit_feed_the_plan_and_not_the_live_files(tmp_path: Path) -> None:
+def test_lakefs_deletions_by_commit_are_used_by_plan_only(tmp_path: Path) -> None:
     at = platform(tmp_path)
     lake = {"name": "ml", "kind": "lakefs", "endpoint": "http://localhost:8000", "repository": "ml", "rules": "/rules.json"}
     lake |= {"access_key_id": "k", "secret_access_key": "s", "lifecycle": "commit"}
@@ -168,7 +168,7 @@ def test_apply_job_runs_only_deletion_logs(definitions: dg.Definitions) -> None:
     assert job_keys(definitions, "apply") == {"warehouse/deletion_log"}
 
 
-def test_deletion_config_has_no_default_plan(definitions: dg.Definitions) -> None:
+def test_deletion_config_has_no_default_plan_id(definitions: dg.Definitions) -> None:
     job = definitions.resolve_job_def("apply")
     config = dg.validate_run_config(job, {})["ops"]["warehouse__deletion_log"]["config"]
     assert config == {"plan_id": "", "mode": "configured"}
@@ -179,7 +179,7 @@ def test_schedule_and_sensor_are_off_by_default(definitions: dg.Definitions) -> 
     assert definitions.resolve_sensor_def("approved_plans").default_status is dg.DefaultSensorStatus.STOPPED
 
 
-def test_schedule_requests_its_own_run_date(definitions: dg.Definitions) -> None:
+def test_schedule_requests_run_date_of_the_tick(definitions: dg.Definitions) -> None:
     tick = datetime(2026, 3, 14, 2, tzinfo=UTC)
     repository = definitions.get_repository_def()
     context = dg.build_schedule_context(scheduled_execution_time=tick, repository_def=repository)
@@ -219,7 +219,7 @@ def with_lake(at: Platform, name: str, **settings: Any) -> Platform:
     return replace(at, config=at.config.model_copy(update={"lakes": tuple(lakes)}))
 
 
-def test_lake_depends_on_assets_that_write_it(tmp_path: Path) -> None:
+def test_lake_asset_depends_on_configured_writer_assets(tmp_path: Path) -> None:
     at = with_lake(platform(tmp_path), "weather", assets=({"key": "ingest/forecast"}, {"key": "stations"}))
     found = specs(build_definitions(at))
     assert found["weather/repository"]["deps"] == ["ingest/forecast", "stations"]
@@ -227,7 +227,7 @@ def test_lake_depends_on_assets_that_write_it(tmp_path: Path) -> None:
     assert {"ingest/forecast", "stations"} & set(found) == set()  # they are of another code location, or of this one's other half
 
 
-def test_known_tables_without_a_writer_are_assets(tmp_path: Path) -> None:
+def test_tables_without_configured_writer_become_source_assets(tmp_path: Path) -> None:
     at = with_lake(platform(tmp_path), "sales", assets=({"key": "analytics/orders", "table": "shop.orders"},))
     publish_refs(at, date(2026, 3, 1), NOW, tables=["shop.dropped"])
     publish_refs(at, date(2026, 3, 5), NOW, tables=["shop.orders", "shop.returns", "shop.orders"])
@@ -245,7 +245,7 @@ def test_number_of_source_tables_is_limited(tmp_path: Path) -> None:
     assert str(found["sales/catalog"]["description"]).endswith("7 tables are not shown.")
 
 
-def test_owners_and_tags_of_lake_override_the_platform(tmp_path: Path) -> None:
+def test_lake_owners_and_tags_override_platform_defaults(tmp_path: Path) -> None:
     at = with_lake(platform(tmp_path), "weather", owners=("team:weather", "ada@example.org"), tags={"domain": "weather"})
     platform_owners = at.config.model_copy(update={"owners": ("team:lakes",), "tags": {"domain": "lakes", "acme/tier": "1"}})
     found = specs(build_definitions(replace(at, config=platform_owners)))
@@ -255,7 +255,7 @@ def test_owners_and_tags_of_lake_override_the_platform(tmp_path: Path) -> None:
     assert found["sales/lake_refs"]["tags"] == {"gc/scope": "lake", "domain": "lakes", "acme/tier": "1"}
 
 
-def test_owners_and_writers_do_not_change_the_policy(tmp_path: Path) -> None:
+def test_owners_and_writers_do_not_change_the_policy_digest(tmp_path: Path) -> None:
     at = platform(tmp_path)
     shown = {"owners": ("team:weather",), "tags": {"a": "b"}, "assets": ({"key": "ingest/forecast"},)}
     assert with_lake(at, "weather", **shown).config.policy_digest() == at.config.policy_digest()
@@ -297,7 +297,7 @@ def test_column_lineage_refers_to_upstream_columns(definitions: dg.Definitions) 
             assert f"{group}/{name}" not in found or f"{group}/{source.name}" in all_upstream(f"{group}/{name}"), (name, column)
 
 
-def test_run_dates_end_today() -> None:
+def test_run_date_partitions_end_today() -> None:
     days = run_dates(Clock(), date(2026, 3, 14)).get_partition_keys()
     assert (days[0], days[-1]) == (TODAY, Clock().today().isoformat())
 
@@ -307,7 +307,7 @@ def test_future_rehearsal_has_a_partition() -> None:
     assert run_dates(ahead, NOW.date()).get_last_partition_key() == ahead.today().isoformat()
 
 
-def test_past_rehearsal_keeps_the_partitions() -> None:
+def test_past_rehearsal_does_not_remove_partitions() -> None:
     assert run_dates(Clock(NOW - timedelta(days=900)), NOW.date()) == run_dates(Clock(), NOW.date())
 
 
@@ -341,7 +341,7 @@ def test_unreadable_state_does_not_fail_loading(tmp_path: Path, caplog: pytest.L
     assert "so Dagster shows no tables of lake sales" in caplog.text
 
 
-def test_unreadable_registry_stops_runs_but_not_loading(tmp_path: Path) -> None:
+def test_unreadable_registry_fails_runs_but_not_loading(tmp_path: Path) -> None:
     (tmp_path / "warehouse").mkdir()
     lakes_yaml = write_config(tmp_path, {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db"})
     (tmp_path / "state").mkdir()

@@ -36,7 +36,7 @@ def lines(root: Path, settings: dict[str, Any] | None = None) -> list[str]:
     return [entry.user_message for entry in entries if entry.level >= logging.INFO]
 
 
-def test_step_log_contains_the_lines_of_its_stage(tmp_path: Path) -> None:
+def test_step_log_contains_log_lines_of_the_stage(tmp_path: Path) -> None:
     messages = lines(tmp_path)
     for table in ("policy_table", "current_rules"):
         mine = [line for line in messages if line.startswith(f"sales/{table} of {TODAY}: ")]
@@ -46,7 +46,7 @@ def test_step_log_contains_the_lines_of_its_stage(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("logger", ["gc_assets", "root"])
-def test_managed_logger_has_each_line_once(logger: str, tmp_path: Path) -> None:
+def test_managed_logger_does_not_duplicate_lines(logger: str, tmp_path: Path) -> None:
     managed = lines(tmp_path / "managed", {"python_logs": {"managed_python_loggers": [logger], "python_log_level": "INFO"}})
     begun = [line for line in managed if "begins run " in line]
     assert len(begun) == len(set(begun)) == len(KEYS)

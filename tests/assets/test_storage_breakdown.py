@@ -30,13 +30,13 @@ def bars(svg: str) -> list[tuple[float, float]]:
     return [(float(bar.get("x", 0)), float(bar.get("width", 0))) for bar in parse_svg(svg).iter(f"{SVG}rect")]
 
 
-def test_shares_add_up_to_stored_bytes() -> None:
+def test_breakdown_shares_add_up_to_stored_bytes() -> None:
     total, *shares = breakdown_steps(SUMMARY)
     assert (total.size_bytes, total.files) == (10_000, 100)
     assert (sum(step.size_bytes for step in shares), sum(step.files for step in shares)) == (10_000, 100)
 
 
-def test_bars_are_end_to_end_and_to_scale() -> None:
+def test_bars_are_adjacent_and_to_scale() -> None:
     (total_left, total_width), *shares = bars(storage_breakdown_svg(breakdown_steps(SUMMARY)))
     assert (total_left, total_width) == (LABEL, WIDTH - LABEL - FIGURE)
     for (left, width), (following, _) in pairwise(shares):
@@ -60,12 +60,12 @@ def test_labels_are_escaped() -> None:
     assert texts[0] == "<script>&"
 
 
-def test_data_uri_contains_the_drawing() -> None:
+def test_data_uri_contains_the_svg() -> None:
     svg = storage_breakdown_svg(breakdown_steps(SUMMARY))
     assert base64.b64decode(data_uri(svg).partition(",")[2]).decode() == svg
 
 
-def test_table_has_the_figures_of_the_drawing() -> None:
+def test_breakdown_table_has_file_counts_and_sizes() -> None:
     text = storage_breakdown_markdown(SUMMARY)
     assert "| expired history | 20 | 2 kB |" in text
     assert "| garbage | 5 | 500 B |" in text

@@ -83,7 +83,7 @@ def files(root: Path) -> set[str]:
     return {str(path.relative_to(lake)) for path in lake.rglob("*") if path.is_file()}
 
 
-def test_new_kind_works_from_asset_to_purge(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_added_lake_kind_works_from_assets_to_purge(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(KINDS, "toy", toy.KIND)
     at = toys(tmp_path)
     everything = files(tmp_path)

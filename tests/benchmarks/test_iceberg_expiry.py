@@ -3,7 +3,7 @@ from __future__ import annotations
 from benchmarks.iceberg_expiry import compare, format_table
 
 
-def test_both_sides_leave_the_same_snapshots_and_count_requests() -> None:
+def test_both_tools_keep_equal_snapshots_and_count_requests() -> None:
     ours, theirs = compare(expired=40, retained=5, tags=2)
     assert (ours.left, theirs.left) == (5, 5)
     assert (ours.written, theirs.written) == (1, 1)  # one commit

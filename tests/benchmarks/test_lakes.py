@@ -38,7 +38,7 @@ def contents(root: Path) -> dict[str, bytes]:
 
 
 @full_suite_only
-def test_rewrite_deletes_a_tenth_of_one_commit(tables: iceberg_lake.IcebergLake) -> None:
+def test_rewrite_deletes_a_tenth_of_the_files_of_one_commit(tables: iceberg_lake.IcebergLake) -> None:
     table = tables.catalog().load_table("shop.orders_00")
     entries = [
         entry for manifest in table.current_snapshot().manifests(table.io) for entry in manifest.fetch_manifest_entry(table.io, False)
@@ -66,7 +66,7 @@ def test_pyiceberg_appends_to_a_built_table(tables: iceberg_lake.IcebergLake) ->
 
 
 @full_suite_only
-def test_copied_tables_read_like_the_committed_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copied_tables_have_the_files_of_the_original_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(many_tables, "MERGE_EVERY", 4)
     lake = iceberg_lake.IcebergLake(tmp_path / "lake")
     many_tables.build(lake, many_tables.Size(tables=3, commits=6))
@@ -83,7 +83,7 @@ def test_copied_tables_read_like_the_committed_one(tmp_path: Path, monkeypatch: 
 
 
 @full_suite_only
-def test_every_manifest_of_one_table_names_its_own_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_manifests_of_one_table_reference_distinct_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(one_table, "FILES_PER_MANIFEST", 5)
     lake = iceberg_lake.IcebergLake(tmp_path / "lake")
     one_table.build(lake, 20)
@@ -100,7 +100,7 @@ def test_every_manifest_of_one_table_names_its_own_files(tmp_path: Path, monkeyp
 
 
 @full_suite_only
-def test_one_percent_of_a_second_run_leaves_no_change(tables: iceberg_lake.IcebergLake) -> None:
+def test_one_percent_change_is_undone_after_second_run(tables: iceberg_lake.IcebergLake) -> None:
     before = contents(tables.root)
     with iceberg_lake.add_one_percent(tables, iceberg_lake.Size(2, 4, 10)) as later:
         assert later == iceberg_lake.NOW + timedelta(days=1)
@@ -109,21 +109,21 @@ def test_one_percent_of_a_second_run_leaves_no_change(tables: iceberg_lake.Icebe
 
 
 @full_suite_only
-def test_icechunk_finds_only_the_leftovers_of_a_built_repository(repository: icechunk_lake.IcechunkLake) -> None:
+def test_icechunk_finds_only_leftovers_in_a_built_repository(repository: icechunk_lake.IcechunkLake) -> None:
     found = repository.open().garbage_collect(repository.now(), dry_run=True)
     assert found.chunks_deleted == icechunk_lake.SIZES["s"].leftovers
     assert found.snapshots_deleted == found.manifests_deleted == found.transaction_logs_deleted == 0
 
 
 @full_suite_only
-def test_policy_of_a_built_repository_retains_the_newest_snapshots(repository: icechunk_lake.IcechunkLake, tmp_path: Path) -> None:
+def test_policy_of_built_repository_retains_newest_snapshots(repository: icechunk_lake.IcechunkLake, tmp_path: Path) -> None:
     cutoff = repository.config(tmp_path)["lakes"][0]["retention"]["default"]["keep"]
     times = [snapshot.written_at.isoformat() for snapshot in repository.open().ancestry(branch="main")]
     assert sum(moment >= cutoff for moment in times) == icechunk_lake.KEPT_SNAPSHOTS
 
 
 @full_suite_only
-def test_second_run_of_a_repository_leaves_no_change(repository: icechunk_lake.IcechunkLake) -> None:
+def test_icechunk_change_is_undone_after_second_run(repository: icechunk_lake.IcechunkLake) -> None:
     before = contents(repository.repository)
     with icechunk_lake.add_one_percent(repository, icechunk_lake.SIZES["s"]):
         assert len(contents(repository.repository)) > len(before)
@@ -132,7 +132,7 @@ def test_second_run_of_a_repository_leaves_no_change(repository: icechunk_lake.I
 
 
 @full_suite_only
-def test_interrupted_change_leads_to_a_new_build(tmp_path: Path) -> None:
+def test_lake_is_rebuilt_after_interrupted_change(tmp_path: Path) -> None:
     lake = icechunk_lake.ensure_lake(tmp_path, "s")
     built = lake.now()
     assert icechunk_lake.ensure_lake(tmp_path, "s").now() == built
@@ -140,7 +140,7 @@ def test_interrupted_change_leads_to_a_new_build(tmp_path: Path) -> None:
     assert icechunk_lake.ensure_lake(tmp_path, "s").now() > built
 
 
-def test_meter_counts_a_process_and_its_waited_children() -> None:
+def test_meter_includes_waited_child_processes() -> None:
     """The meter watches a separate process, because other children of the test process can end
     unwaited.
     """

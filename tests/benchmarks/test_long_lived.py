@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.spark, full_suite_only]
 
 
 @pytest.mark.parametrize("kind", ["local", "service"])
-def test_next_session_uses_the_daemon_of_the_first(kind: str, tmp_path: Path) -> None:
+def test_later_sessions_reuse_the_python_daemon(kind: str, tmp_path: Path) -> None:
     first, *_, last = open_sessions(kind, 3, tmp_path)
     assert last.count == 3
     assert last.children <= first.children + 1  # one more worker, not another daemon with workers

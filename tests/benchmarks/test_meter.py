@@ -23,7 +23,7 @@ print(json.dumps([[used.peak_bytes, used.peak_driver_bytes, used.peak_jvm_bytes]
 """
 
 
-def test_each_block_has_its_own_peak_memory() -> None:
+def test_peak_memory_is_measured_per_block() -> None:
     done = subprocess.run([sys.executable, "-c", STRETCHES], capture_output=True, text=True, check=True)
     first, again, larger = json.loads(done.stdout)
     assert first[0] == first[1] > first[2] == 0

@@ -38,7 +38,7 @@ def heads(builder: NessieBuilder) -> dict[str, str]:
     return {item["name"]: item["hash"] for item in builder.api.get("trees").json()["references"]}
 
 
-def test_every_version_lists_its_files_and_one_snapshot(lake: Lake) -> None:
+def test_every_table_version_lists_all_files_and_one_snapshot(lake: Lake) -> None:
     builder = lake.builder()
     assert len(walk_log(builder.api, builder.head())) == SIZE.tables * (SIZE.commits + 1)
     for index in range(SIZE.tables):
@@ -56,7 +56,7 @@ def test_every_branch_has_its_own_commit(lake: Lake) -> None:
     assert len(set(found.values())) == SIZE.refs + 1
 
 
-def test_one_percent_of_a_second_run_leaves_no_change(lake: Lake) -> None:
+def test_one_percent_change_is_undone_after_second_run(lake: Lake) -> None:
     before = heads(lake.builder()), {path for path in lake.warehouse.rglob("*") if path.is_file()}
     with nessie_lake.add_one_percent(lake, SIZE) as later:
         assert later > nessie_lake.NOW
@@ -85,7 +85,7 @@ def launcher(folder: Path, fails: str = "nothing") -> tuple[Path, Path]:
 REQUEST = {"uri": "http://localhost:1/api/v2", "older_than": "2026-01-01T00:00:00Z"}
 
 
-def test_peer_marks_and_sweeps_one_live_set_and_defers_deletions(tmp_path: Path) -> None:
+def test_nessie_gc_sweep_uses_live_set_of_mark_and_defers_deletions(tmp_path: Path) -> None:
     program, log = launcher(tmp_path)
     with Resident(peer_nessie.command(program), tmp_path / "peer.log") as resident:
         answer = resident.ask(REQUEST)
@@ -100,7 +100,7 @@ def test_peer_marks_and_sweeps_one_live_set_and_defers_deletions(tmp_path: Path)
     assert calls[2][4:] == ["--read-live-set-id-from", written, "--defer-deletes", "--max-file-modification", REQUEST["older_than"]]
 
 
-def test_failed_peer_raises_its_own_message(tmp_path: Path) -> None:
+def test_failed_nessie_gc_raises_error_with_output(tmp_path: Path) -> None:
     program, _ = launcher(tmp_path, fails="sweep")
     with pytest.raises(RuntimeError, match=r"sweep .* failed with exit code 1: no such lake"):
         peer_nessie.Peer(str(program)).run(REQUEST)

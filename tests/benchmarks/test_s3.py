@@ -62,7 +62,7 @@ def test_pyiceberg_reads_an_uploaded_lake_with_all_its_files(lake: S3Lake, ceph:
         assert named <= found
 
 
-def test_all_sides_list_the_same_keys(lake: S3Lake, ceph: S3Server, log: AccessLog) -> None:
+def test_all_tools_list_equal_keys(lake: S3Lake, ceph: S3Server, log: AccessLog) -> None:
     runs = listing.measure_listings(ceph, BUCKET, PREFIX, rounds=1)
     keys = sum(path.is_file() for path in lake.warehouse.rglob("*"))
     assert [(run.tool, run.keys) for run in runs] == [(tool, keys) for tool in (listing.BOTO3, listing.PAGES, listing.ROWS)]
@@ -76,14 +76,14 @@ def test_all_sides_list_the_same_keys(lake: S3Lake, ceph: S3Server, log: AccessL
 @pytest.mark.parametrize(
     "sides", [deletion.REQUESTS, deletion.WITHOUT_VERSIONS, deletion.WITH_VERSIONS], ids=["requests", "without", "with"]
 )
-def test_every_side_reports_the_refused_keys(sides: tuple[Side, ...], ceph: S3Server, log: AccessLog) -> None:
+def test_every_tool_reports_refused_keys(sides: tuple[Side, ...], ceph: S3Server, log: AccessLog) -> None:
     runs = deletion.measure_deletions(ceph, log, sides, KEYS, rounds=1)
     looks = {} if sides is deletion.REQUESTS else {"HEAD": KEYS}
     assert runs[0].requests == {**looks, "DELETE of many": 1}
     assert len(list(report.lines(Results(0, 0, frozenset(), [], [runs], [])))) == 3 + len(sides)
 
 
-def test_side_that_hides_a_refusal_fails(ceph: S3Server, log: AccessLog) -> None:
+def test_tool_that_hides_a_refused_key_fails(ceph: S3Server, log: AccessLog) -> None:
     silent = replace(deletion.REQUESTS[0], delete=lambda *batch: deletion.delete_with_boto3(*batch) and ())
     with pytest.raises(RuntimeError, match=r"boto3, delete_objects: expected 1 keys to be refused, found 0"):
         deletion.measure_deletions(ceph, log, (silent,), KEYS, rounds=1)
@@ -128,7 +128,7 @@ def test_access_log_line_is_parsed_as_a_request(line: str, status: int, expected
     assert list(parse_lines(["something else", LINE.format(line, status)])) == [expected]
 
 
-def test_size_of_another_kind_is_refused() -> None:
+def test_size_of_another_benchmark_is_refused() -> None:
     result = CliRunner().invoke(main, ["s3", "--size", "w"])
     assert result.exit_code == 2
     assert "s3 has s, m and l" in result.output

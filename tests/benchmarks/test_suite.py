@@ -66,7 +66,7 @@ def test_every_row_has_a_unique_name_and_an_existing_group() -> None:
 
 
 @pytest.mark.parametrize("group, not_built", [(None, ""), ("one", "needs a newer Spark")])
-def test_row_has_either_a_group_or_a_reason(group: str | None, not_built: str) -> None:
+def test_row_without_group_or_reason_is_invalid(group: str | None, not_built: str) -> None:
     with pytest.raises(ValidationError, match="expected either a group that measures it or a reason why it is not built"):
         Row(name="a", title="a", unit="s", target=1, group=group, not_built=not_built)
 
@@ -104,7 +104,7 @@ def test_verdict_compares_the_median_with_the_target(unit: Unit, values: list[fl
     assert (found.median, found.verdict) == (median, verdict)
 
 
-def test_verdict_of_an_unmeasured_row_is_its_outcome() -> None:
+def test_verdict_of_an_unmeasured_row_is_failed_or_skipped() -> None:
     assert [result(1.0, outcome=outcome).verdict for outcome in ("failed", "skipped", "not built")] == ["failed", "skipped", "not built"]
 
 
@@ -139,7 +139,7 @@ def test_value_is_printed_with_its_unit(unit: Unit, target: float, text: str) ->
         ("jobs", [6.0], [6.0], "same"),
     ],
 )
-def test_trend_ignores_changes_within_the_larger_range(unit: Unit, earlier: list[float], now: list[float], trend: str) -> None:
+def test_trend_ignores_changes_within_measurement_spread(unit: Unit, earlier: list[float], now: list[float], trend: str) -> None:
     of = row(unit=unit)
     found = changes(report(result(*earlier, of=of)), report(result(*now, of=of)))
     assert found["a"].trend == trend
@@ -201,18 +201,18 @@ MEASUREMENTS = [
         (Pick(run="first", start="warm", of="recorded"), 0.4),
     ],
 )
-def test_pick_sample_finds_the_figure_of_a_comparison(pick: Pick, value: float) -> None:
+def test_pick_sample_computes_the_requested_figure(pick: Pick, value: float) -> None:
     measurements = [item for item in MEASUREMENTS if pick.of != "recorded" or item.tool != "peer"]
     assert pick_sample(pick, measurements, recorded=10.0).value == value
 
 
-def test_pick_sample_prefers_a_measured_peer_to_the_record() -> None:
+def test_pick_sample_prefers_measured_peer_to_recorded_time() -> None:
     measurements = [*MEASUREMENTS, build_measurement("peer", "first", 2.0, cold=False)]
     found = pick_sample(Pick(run="first", start="warm", of="recorded"), measurements, recorded=10.0)
     assert (found.value, found.details["peer, s"]) == (2.0, 2.0)
 
 
-def test_run_without_listing_is_compared_with_the_second_run_of_the_peer() -> None:
+def test_run_without_listing_is_compared_with_second_peer_run() -> None:
     ours, theirs = build_measurement("gc-assets", "unlisted", 1.0), build_measurement("peer", "second", 4.0)
     found = pick_sample(Pick(run="unlisted", start="cold", of="peer"), [*MEASUREMENTS, ours, theirs])
     assert (found.value, found.details["peer, s"]) == (0.25, 4.0)
@@ -232,7 +232,7 @@ def test_pick_sample_refuses_an_unmeasured_run() -> None:
         ([Pick(run="unlisted", start="cold")], Passes(warm=False, peer_warm=False, cold_second=False, unlisted=True)),
     ],
 )
-def test_required_passes_are_minimal(picks: list[Pick], expected: Passes) -> None:
+def test_only_passes_that_rows_need_are_run(picks: list[Pick], expected: Passes) -> None:
     assert required_passes(picks) == expected
 
 
@@ -240,13 +240,13 @@ def cold_runs(first: float, second: float) -> list[Measurement]:
     return [build_measurement("gc-assets", "first", first), build_measurement("gc-assets", "second", second)]
 
 
-def test_speed_up_divides_the_seconds_of_one_worker_by_those_of_two() -> None:
+def test_speed_up_is_ratio_of_one_worker_to_two_worker_seconds() -> None:
     found = pick_speed_up(Pick(run="second", start="cold", of="one worker"), cold_runs(9, 8), cold_runs(9, 4))
     assert (found.value, found.details["one worker, s"], found.details["two workers, s"]) == (2.0, 8.0, 4.0)
     assert sum(found.steps.values()) == pytest.approx(4.0)
 
 
-def test_speed_up_needs_the_same_unreferenced_files() -> None:
+def test_speed_up_requires_equal_unreferenced_file_counts() -> None:
     one, two = cold_runs(9, 8), cold_runs(9, 4)
     two[1].answer["unreferenced"] = 6
     with pytest.raises(RuntimeError, match="second run: one worker found 7 unreferenced files, two workers 6"):
@@ -264,11 +264,11 @@ def test_speed_up_needs_the_same_unreferenced_files() -> None:
         ),
     ],
 )
-def test_required_engines_are_minimal(picks: list[Pick], engines: list[str]) -> None:
+def test_only_engines_that_rows_need_are_started(picks: list[Pick], engines: list[str]) -> None:
     assert required_engines(picks) == engines
 
 
-def test_rows_of_large_lakes_share_the_runs_of_each_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_one_large_lake_share_engine_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = {"local[2]": cold_runs(8, 5), "local[1]": cold_runs(9, 8), CLUSTER: cold_runs(6, 4)}
     measured: list[str] = []
 
@@ -291,7 +291,7 @@ def test_rows_of_large_lakes_share_the_runs_of_each_engine(tmp_path: Path, monke
     }
 
 
-def test_product_lines_include_those_of_subpackages(tmp_path: Path) -> None:
+def test_product_line_count_includes_subpackages(tmp_path: Path) -> None:
     (line_row,) = (one for one in ROWS if one.unit == "lines")
     found = GROUPS["mark-lines"].measure(Setup(tmp_path), [line_row])[line_row.name]
     files = list((ROOT / "gc_assets" / "stages" / "mark").glob("**/*.py"))
@@ -299,7 +299,7 @@ def test_product_lines_include_those_of_subpackages(tmp_path: Path) -> None:
     assert {path.parent.name for path in files} > {"mark"}
 
 
-def test_steps_come_from_log_lines() -> None:
+def test_step_times_are_parsed_from_log_lines() -> None:
     lines = [
         "2026-11-23 18:00:00 INFO shop/lake_refs of 2026-11-23: ended after 0.5 s: lake_refs 3 rows",
         "weather/lake_refs of 2026-11-23: ended after 1,000.25 s",
@@ -355,7 +355,7 @@ def test_row_without_disk_space_is_skipped_with_a_reason(tmp_path: Path) -> None
     assert found.reason.startswith("needs 1073741824.2 GiB of disk, ")
 
 
-def test_existing_lake_needs_no_more_space(tmp_path: Path) -> None:
+def test_existing_lake_needs_no_additional_disk_space(tmp_path: Path) -> None:
     large = Group(fail, 1, lake="large", lake_bytes=2**60)
     assert large.missing_space(tmp_path) is not None
     (tmp_path / "large").mkdir()
@@ -461,9 +461,7 @@ def run_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., An
         ([], 1),
     ],
 )
-def test_exit_code_is_1_for_failed_rows_and_with_strict_for_missed_ones(
-    run_all: Callable[..., Any], arguments: list[str], code: int
-) -> None:
+def test_exit_code_is_1_for_failed_rows_and_strict_missed_targets(run_all: Callable[..., Any], arguments: list[str], code: int) -> None:
     assert run_all(*arguments).exit_code == code
 
 
@@ -517,7 +515,7 @@ def test_resume_keeps_saved_samples(run_all: Callable[..., Any], tmp_path: Path)
     assert saved_values(saved) == {"a": [1.0, 9.0]}
 
 
-def test_resume_keeps_the_rows_of_other_patterns(run_all: Callable[..., Any], tmp_path: Path) -> None:
+def test_resume_keeps_rows_that_the_pattern_excludes(run_all: Callable[..., Any], tmp_path: Path) -> None:
     saved = tmp_path / "run.json"
     assert run_all("--only", "a", "--save", str(saved)).exit_code == 0
     found = run_all("--only", "b", "--save", str(saved), "--resume", value=0.4)
@@ -527,7 +525,7 @@ def test_resume_keeps_the_rows_of_other_patterns(run_all: Callable[..., Any], tm
 
 
 @pytest.mark.parametrize("earlier, now", [("a7ed69a", "b7ed69a"), ("a7ed69a+", "a7ed69a+"), ("", "")])
-def test_resume_refuses_samples_of_other_code(
+def test_resume_refuses_samples_of_different_or_unknown_commit(
     run_all: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, earlier: str, now: str
 ) -> None:
     saved = tmp_path / "run.json"
@@ -541,13 +539,13 @@ def test_resume_refuses_samples_of_other_code(
     assert saved_values(saved) == {"a": [1.0]}
 
 
-def test_resume_needs_a_file(run_all: Callable[..., Any]) -> None:
+def test_resume_requires_a_file(run_all: Callable[..., Any]) -> None:
     found = run_all("--only", "a", "--resume")
     assert found.exit_code == 2
     assert "--resume needs --save FILE" in found.output
 
 
-def test_report_names_both_commits_if_the_checkout_moves(
+def test_report_shows_both_commits_if_checkout_changes(
     run_all: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commits = iter(["a7ed69a", "b7ed69a"])
@@ -557,7 +555,7 @@ def test_report_names_both_commits_if_the_checkout_moves(
     assert Report.model_validate_json(saved.read_bytes()).commit == "a7ed69a..b7ed69a"
 
 
-def test_saved_results_in_the_checkout_are_no_uncommitted_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_saved_results_do_not_count_as_uncommitted_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "core.hooksPath=/dev/null"]
     (tmp_path / "code.py").write_text("1\n")
     for arguments in (["init", "-q"], ["add", "code.py"], ["commit", "-q", "-m", "code"]):
@@ -584,7 +582,7 @@ def test_output_of_libraries_is_not_in_the_report(capfd: pytest.CaptureFixture[s
     assert capfd.readouterr() == ("the report", "a library's warning")
 
 
-def test_list_measures_nothing(run_all: Callable[..., Any]) -> None:
+def test_list_option_runs_no_measurement(run_all: Callable[..., Any]) -> None:
     invocation = run_all("--list")
     assert invocation.exit_code == 0
     assert "| `c` | title of c | 2.0 s | broken | 1 |" in invocation.stdout
@@ -601,12 +599,12 @@ def test_leftovers_are_unreferenced_and_older_than_the_grace_period(tmp_path: Pa
     assert config["storages"][0]["mode"] == "apply"
 
 
-def test_failed_command_raises_its_own_message(tmp_path: Path) -> None:
+def test_failed_command_raises_error_with_output(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match=r"gc-assets plans failed with exit code 2: (?s:.*)lakes\.yaml"):
         CommandLine(tmp_path / "lakes.yaml").call("plans")
 
 
-def test_program_that_ends_without_an_answer_raises_its_log(tmp_path: Path) -> None:
+def test_program_exit_without_response_raises_log_output(tmp_path: Path) -> None:
     program = [sys.executable, "-c", "import sys; sys.stdin.readline(); sys.exit('no such lake')"]
     with pytest.raises(RuntimeError, match="failed with exit code 1: no such lake"), Resident(program, tmp_path / "log") as resident:
         resident.ask({})

@@ -31,7 +31,7 @@ def test_requests_are_spaced() -> None:
     assert send_times(10, [0, 0, 0, 0]) == [0, 0.1, 0.2, 0.3]
 
 
-def test_pause_allows_no_burst() -> None:
+def test_idle_time_does_not_allow_a_burst() -> None:
     assert send_times(10, [0, 5, 5, 5]) == [0, 5, 5.1, 5.2]
 
 
@@ -39,7 +39,7 @@ def test_requests_without_a_limit_do_not_wait() -> None:
     assert send_times(None, [0, 0, 0]) == [0, 0, 0]
 
 
-def test_batch_delete_counts_as_many_requests() -> None:
+def test_batch_of_keys_counts_as_several_requests() -> None:
     now, slept = [0.0], list[float]()
     limiter = RateLimiter(100, lambda: now[0], slept.append)
     limiter.wait(50)
@@ -76,7 +76,7 @@ def test_slow_down_halves_the_rate_and_then_it_recovers() -> None:
     assert rates[-1] == pytest.approx(200, rel=0.05)
 
 
-def test_early_slow_down_does_not_last() -> None:
+def test_slow_down_after_few_requests_is_temporary() -> None:
     now = [0.0]
     limiter = RateLimiter(None, lambda: now[0], lambda seconds: now.__setitem__(0, now[0] + seconds))
     limiter.wait()

@@ -91,12 +91,12 @@ def name_live_file(table: TableBuilder, address: str) -> None:
         fastavro.writer(file, reader.writer_schema, records, codec="null", metadata=metadata)
 
 
-def test_tables_with_such_addresses_are_unreadable(run: Run) -> None:
+def test_tables_addressed_through_broken_links_are_unreadable(run: Run) -> None:
     assert run.unreadable.keys() == {"db.earlier", "db.looping", "db.long", "db.row", None}
 
 
 @pytest.mark.parametrize("name", ["earlier", "looping", "row"])
-def test_reason_names_the_link(run: Run, name: str) -> None:
+def test_reason_contains_table_and_link_error(run: Run, name: str) -> None:
     assert f"db.{name}" in run.unreadable[f"db.{name}"]
     assert "Too many levels of symbolic links" in run.unreadable[f"db.{name}"]
 

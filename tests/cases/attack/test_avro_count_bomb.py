@@ -81,7 +81,7 @@ def decode_all() -> None:
         sys.stdout.write(f"{growth // 1024} {error}\n")
 
 
-def test_bombs_are_refused_by_name_with_little_memory() -> None:
+def test_avro_files_with_huge_counts_are_refused_with_little_memory() -> None:
     done = subprocess.run([sys.executable, "-m", __name__], capture_output=True, text=True, check=True, timeout=60)
     found = dict(zip(BOMBS, (line.split(" ", 1) for line in done.stdout.splitlines()), strict=True))
     assert {name: error for name, (_, error) in found.items() if not error.startswith("manifest file:///x/m.avro: cannot decode")} == {}
@@ -117,7 +117,7 @@ def test_hanging_decoder_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("is_limit", [True, False])
-def test_only_a_limit_is_a_property_of_the_file(is_limit: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decoder_failure_is_remembered_only_if_a_limit_was_exceeded(is_limit: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that the system kills must not make a manifest unreadable until an upgrade."""
 
     def die(*_: object) -> None:

@@ -101,7 +101,7 @@ class Writer:
         return {key.rpartition("/")[2] for key in self.house.planned_actions() if "/data/" in key}
 
 
-def test_file_behind_an_access_point_refuses_the_plan(spark: SparkSession, tmp_path: Path) -> None:
+def test_live_file_addressed_by_access_point_refuses_the_plan(spark: SparkSession, tmp_path: Path) -> None:
     """The alias of the storage is the way out. Web addresses of the server need none.
 
     `other.parquet` is also the name of another object, in another bucket of the server.
@@ -137,7 +137,7 @@ def test_file_behind_an_access_point_refuses_the_plan(spark: SparkSession, tmp_p
         assert house.summary("live_files", "sales")["unknown_addresses"] == 1
 
 
-def test_address_of_a_web_server_refuses_the_apply(spark: SparkSession, tmp_path: Path) -> None:
+def test_live_file_addressed_by_web_server_refuses_the_apply(spark: SparkSession, tmp_path: Path) -> None:
     """The file is committed after the plan was approved."""
     house = Lakehouse(spark, tmp_path)
     writer = Writer(house, {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{house.warehouse}"})
@@ -154,7 +154,7 @@ def test_address_of_a_web_server_refuses_the_apply(spark: SparkSession, tmp_path
     assert list(check_addresses(house.run_context(), "sales")) == []
 
 
-def test_file_under_a_removed_alias_refuses_the_plan(spark: SparkSession, tmp_path: Path) -> None:
+def test_live_file_addressed_by_a_removed_alias_refuses_the_plan(spark: SparkSession, tmp_path: Path) -> None:
     """Without any alias, an address on S3 is outside a storage on a disk."""
     house = Lakehouse(spark, tmp_path)
     writer = Writer(house, {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{house.warehouse}"})
@@ -174,7 +174,7 @@ def test_file_under_a_removed_alias_refuses_the_plan(spark: SparkSession, tmp_pa
     assert writer.data_files() == {"garbage.parquet"}
 
 
-def test_file_behind_an_absent_mount_refuses_the_plan(spark: SparkSession, tmp_path: Path) -> None:
+def test_live_file_under_an_absent_mount_refuses_the_plan(spark: SparkSession, tmp_path: Path) -> None:
     """The writer reaches the files through mounts: an empty directory here, and a directory with another name.
 
     `copied.parquet` exists here too, but it may be an old copy that a mount hides.
@@ -218,7 +218,9 @@ def test_old_copy_under_an_absent_mount_refuses_the_plan(spark: SparkSession, tm
     assert not writer.plan().failed_gates  # a complete copy in another place
 
 
-def test_file_in_a_mount_with_other_inodes_refuses_the_plan(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_live_file_in_a_mount_with_different_inodes_refuses_the_plan(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """sshfs and other FUSE mounts number files on their own. A copy simulates that."""
     house = Lakehouse(spark, tmp_path)
     writer = Writer(house, {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{house.warehouse}"})

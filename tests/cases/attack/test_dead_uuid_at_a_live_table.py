@@ -71,7 +71,7 @@ def shared(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) 
     return SharedLocation(house, house.key(metadata), leftovers, others)
 
 
-def test_accepted_uuid_frees_its_metadata_and_no_file_of_others(shared: SharedLocation) -> None:
+def test_accepted_dead_uuid_releases_only_metadata_of_that_table(shared: SharedLocation) -> None:
     house = shared.house
     shared.accept(house.plan())
     house.now += timedelta(days=1)
@@ -83,7 +83,7 @@ def test_accepted_uuid_frees_its_metadata_and_no_file_of_others(shared: SharedLo
     assert all((house.warehouse / key).exists() for key in shared.others)
 
 
-def test_plan_of_an_earlier_release_leaves_the_files_of_others(shared: SharedLocation, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_apply_of_plan_from_earlier_release_keeps_foreign_files(shared: SharedLocation, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its rows are checked again by the apply."""
     house = shared.house
     shared.accept(house.plan())
@@ -96,7 +96,7 @@ def test_plan_of_an_earlier_release_leaves_the_files_of_others(shared: SharedLoc
     assert all((house.warehouse / key).exists() for key in shared.others)
 
 
-def test_files_of_others_need_a_record_of_their_own(shared: SharedLocation) -> None:
+def test_foreign_files_require_a_separate_acceptance(shared: SharedLocation) -> None:
     house = shared.house
     shared.accept(house.plan())
     accept_prefix(house.config, house.clock, f"file://{house.warehouse}/db/t/landing/", "ada")

@@ -63,7 +63,7 @@ SPECIAL = [make_fifo, Path.mkdir]
 
 @pytest.mark.parametrize("make", SPECIAL)
 @pytest.mark.parametrize("name", ["lease.json", "fencing_token", "lease.lock"])
-def test_lease_reports_a_special_file(tmp_path: Path, name: str, make: Callable[[Path], None]) -> None:
+def test_acquiring_a_lease_reports_a_special_file(tmp_path: Path, name: str, make: Callable[[Path], None]) -> None:
     location = f"file://{tmp_path}/"
     (tmp_path / ".gc-assets").mkdir()
     make(tmp_path / ".gc-assets" / name)
@@ -73,7 +73,7 @@ def test_lease_reports_a_special_file(tmp_path: Path, name: str, make: Callable[
 
 
 @pytest.mark.parametrize("make, found", [(make_fifo, "FIFO"), (make_socket, "No such device or address")])
-def test_doctor_reads_no_special_file_as_lease(tmp_path: Path, make: Callable[[Path], None], found: str) -> None:
+def test_doctor_reports_a_special_file_as_lease(tmp_path: Path, make: Callable[[Path], None], found: str) -> None:
     (tmp_path / ".gc-assets").mkdir()
     make(tmp_path / ".gc-assets" / "lease.json")
     error = run_limited(lambda: read_holder(f"file://{tmp_path}/"))
@@ -81,7 +81,7 @@ def test_doctor_reads_no_special_file_as_lease(tmp_path: Path, make: Callable[[P
     assert found in str(error)
 
 
-def test_endless_lease_is_reported(tmp_path: Path) -> None:
+def test_lease_linked_to_an_endless_device_is_reported(tmp_path: Path) -> None:
     (tmp_path / ".gc-assets").mkdir()
     (tmp_path / ".gc-assets" / "lease.json").symlink_to("/dev/zero")
     error = run_limited(lambda: read_holder(f"file://{tmp_path}/"))
@@ -89,26 +89,26 @@ def test_endless_lease_is_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("call", [lambda files: files.read("x"), lambda files: files.read_version("x"), lambda files: files.size("x")])
-def test_state_reads_no_fifo(tmp_path: Path, call: Callable[[LocalFiles], Any]) -> None:
+def test_state_does_not_read_a_fifo(tmp_path: Path, call: Callable[[LocalFiles], Any]) -> None:
     make_fifo(tmp_path / "x")
     assert isinstance(run_limited(lambda: call(LocalFiles(str(tmp_path)))), OSError)
 
 
-def test_state_locks_no_fifo(tmp_path: Path) -> None:
+def test_state_does_not_lock_a_fifo(tmp_path: Path) -> None:
     make_fifo(tmp_path / ".x.lock")
     error = run_limited(lambda: LocalFiles(str(tmp_path)).replace_if("x", b"1", None))
     assert isinstance(error, OSError)
     assert "expected a regular file, found a FIFO" in str(error)
 
 
-def test_lifecycle_rules_are_read_from_regular_files_only(tmp_path: Path) -> None:
+def test_lifecycle_rules_in_a_fifo_are_refused(tmp_path: Path) -> None:
     make_fifo(tmp_path / "rules.json")
     error = run_limited(lambda: read_rules(str(tmp_path / "rules.json")))
     assert isinstance(error, UsageError)
     assert "found a FIFO" in str(error)
 
 
-def test_discovery_skips_a_fifo_with_the_name_of_a_catalog(tmp_path: Path) -> None:
+def test_discovery_skips_a_fifo_named_like_a_catalog(tmp_path: Path) -> None:
     make_fifo(tmp_path / "catalog.db")
     target = DiscoveryTarget(str(tmp_path), LocalObjects(), {})
     assert run_limited(lambda: list(discover(target))) == []

@@ -121,11 +121,11 @@ def first_run(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> 
     return run
 
 
-def test_first_run_plans_exactly_the_leftovers(first_run: FirstRun) -> None:
+def test_first_run_plans_only_leftovers_of_the_table(first_run: FirstRun) -> None:
     assert first_run.house.keys("deletion_plan") == first_run.leftovers
 
 
-def test_files_of_others_are_listed_as_foreign(first_run: FirstRun) -> None:
+def test_files_that_iceberg_did_not_write_are_listed_as_foreign(first_run: FirstRun) -> None:
     house = first_run.house
     assert house.keys("orphan_files", reason="foreign") == first_run.foreign
     summary = house.summary("orphan_files")
@@ -134,7 +134,7 @@ def test_files_of_others_are_listed_as_foreign(first_run: FirstRun) -> None:
     assert summary["storage_breakdown"]["protected"]["files"] == 2
 
 
-def test_gate_counts_the_files_of_others(first_run: FirstRun) -> None:
+def test_new_claims_gate_counts_foreign_files(first_run: FirstRun) -> None:
     assert first_run.header is not None
     (gate,) = (gate for gate in first_run.header.gates if gate.name == "new_claims")
     assert gate.passed
@@ -188,7 +188,7 @@ def later_runs(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) ->
     return runs
 
 
-def test_files_older_than_a_new_claim_wait_for_an_acceptance(later_runs: LaterRuns) -> None:
+def test_files_older_than_a_new_claim_are_kept_until_accepted(later_runs: LaterRuns) -> None:
     assert later_runs.plans["new"] == set()
     gate = later_runs.gates["new"]["new_claims"]
     assert gate.passed
@@ -199,11 +199,13 @@ def test_files_older_than_a_new_claim_wait_for_an_acceptance(later_runs: LaterRu
     assert not later_runs.old & later_runs.plans["withdrawn"]
 
 
-def test_apply_refuses_files_whose_acceptance_was_withdrawn(later_runs: LaterRuns) -> None:
+def test_apply_refuses_files_after_acceptance_is_withdrawn(later_runs: LaterRuns) -> None:
     assert later_runs.outcomes == {"denied": 3, "done": 2}
 
 
-def test_claim_is_new_after_an_upgrade_and_on_the_same_date(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_claim_is_new_after_upgrade_and_after_repeated_run_date(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Runs of earlier releases recorded no ages, and a run may be repeated on its date."""
     house = Lakehouse(spark, tmp_path, settings={"gates": {"max_delete_share": 1.0}}, now=days_ago(5))
     iceberg = LakeBuilder(house.root)
@@ -226,7 +228,7 @@ def test_claim_is_new_after_an_upgrade_and_on_the_same_date(spark: SparkSession,
     assert runs.plans == {name: {house.key(lost)} for name in ("before", "upgraded", "repeated", "next")}
 
 
-def test_claims_keep_their_age_after_a_refused_run_of_the_same_date(spark: SparkSession, tmp_path: Path) -> None:
+def test_claim_age_survives_a_refused_run_of_the_same_date(spark: SparkSession, tmp_path: Path) -> None:
     """A lake was missing in `lakes.yaml` for one run, which the gate `lakes_present` refused."""
     house = Lakehouse(spark, tmp_path, settings={"gates": {"max_delete_share": 1.0}}, now=days_ago(5))
     lakes = {name: LakeBuilder(house.root, catalog_name=name, catalog_file=f"{name}.db") for name in ("one", "two")}
@@ -248,7 +250,9 @@ def test_claims_keep_their_age_after_a_refused_run_of_the_same_date(spark: Spark
     assert runs.plans["before"] == runs.plans["with two again"] == garbage
 
 
-def test_foreign_file_of_an_earlier_plan_is_not_purged(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_foreign_file_quarantined_by_an_earlier_release_is_not_purged(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Plans of earlier releases quarantined files of others, which wait for an acceptance or a restore."""
     house = Lakehouse(spark, tmp_path, settings={"gates": {"max_delete_share": 1.0}}, now=days_ago(5))
     iceberg = LakeBuilder(house.root)
@@ -270,7 +274,7 @@ def test_foreign_file_of_an_earlier_plan_is_not_purged(spark: SparkSession, tmp_
     assert house.keys("deletion_plan", action="purge") == lost
 
 
-def test_copy_is_not_purged_after_it_becomes_foreign(spark: SparkSession, tmp_path: Path) -> None:
+def test_quarantined_file_is_not_purged_after_it_becomes_foreign(spark: SparkSession, tmp_path: Path) -> None:
     """An acceptance may be withdrawn while its files are in quarantine, and a sign of another format may appear."""
     house = Lakehouse(spark, tmp_path, settings={"gates": {"max_delete_share": 1.0}}, now=days_ago(9))
     iceberg = LakeBuilder(house.root)

@@ -24,7 +24,7 @@ from tests.stages.lakehouse import Lakehouse, counts
 pytestmark = [pytest.mark.spark, in_turn]
 
 
-def test_key_too_long_for_the_trash_is_left_out(spark: SparkSession, ceph: S3Server, tmp_path: Path) -> None:
+def test_key_too_long_for_the_trash_is_left_out_of_the_plan(spark: SparkSession, ceph: S3Server, tmp_path: Path) -> None:
     bucket, client = ceph.bucket(), ceph.client()
     keys = {"s3.access-key-id": ceph.access_key, "s3.secret-access-key": ceph.secret_key, "s3.endpoint": ceph.endpoint, "s3.region": REGION}
     properties = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"s3://{bucket}/w", **keys}

@@ -28,7 +28,7 @@ NO_FILE = "a file that does not exist on this machine"
 
 
 @pytest.mark.parametrize("is_private", [True, False])
-def test_file_of_the_same_size_refuses_the_plan(
+def test_file_with_size_of_unreadable_link_target_refuses_the_plan(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_private: bool
 ) -> None:
     house = Lakehouse(spark, tmp_path)
@@ -94,7 +94,7 @@ def reasons(*paths: Path) -> list[str | None]:
     return classifier.find_reasons(pa.array([f"file://{path}" for path in paths])).to_pylist()
 
 
-def test_file_in_or_below_a_private_directory_is_hidden(home: Path) -> None:
+def test_file_under_a_private_directory_is_reported_as_hidden(home: Path) -> None:
     """Below it, the directory counted as missing, so that names were compared."""
     (home / "private/data").mkdir(parents=True)
     (home / "open").mkdir()
@@ -108,7 +108,7 @@ def test_file_in_or_below_a_private_directory_is_hidden(home: Path) -> None:
     assert reasons(*others) == [None, NO_FILE, NO_DIRECTORY, NO_DIRECTORY]
 
 
-def test_link_to_a_missing_file_is_hidden(home: Path) -> None:
+def test_link_to_a_missing_file_is_reported_as_hidden(home: Path) -> None:
     """The file may exist on the machine of the writer."""
     (home / "dangling").symlink_to("/mnt/only-on-the-writer/lake/x")
     (home / "directory").symlink_to("/")
@@ -116,7 +116,7 @@ def test_link_to_a_missing_file_is_hidden(home: Path) -> None:
     assert reasons(home / "dangling", home / "directory", home / "loop", home / "nul\0") == [HIDDEN, NO_FILE, NO_FILE, NO_FILE]
 
 
-def test_private_directory_in_a_mount_is_hidden(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_private_directory_in_a_mount_is_reported_as_hidden(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Home directories are often in a network file system."""
     monkeypatch.setattr(mounts, "may_hang", lambda path: True)
     monkeypatch.setattr(mounts, "is_in_one_mount", lambda path, other: False)

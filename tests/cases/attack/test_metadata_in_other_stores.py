@@ -41,7 +41,7 @@ def name_manifest_list(table: TableBuilder, address: str) -> None:
     path.write_text(json.dumps(document))
 
 
-def test_manifest_list_in_another_store_makes_only_its_table_unreadable(spark: SparkSession, tmp_path: Path) -> None:
+def test_manifest_list_in_unsupported_store_makes_only_one_table_unreadable(spark: SparkSession, tmp_path: Path) -> None:
     house = Lakehouse(spark, tmp_path, settings={"gates": {"max_delete_share": 1.0, "max_unreadable": len(ADDRESSES)}})
     lake = LakeBuilder(house.root)
     good = lake.table("db.good", days_ago(40))
@@ -61,7 +61,9 @@ def test_manifest_list_in_another_store_makes_only_its_table_unreadable(spark: S
 
 
 @pytest.mark.parametrize("is_dropped", [False, True], ids=["current", "dropped"])
-def test_nessie_content_in_another_store_is_unreadable_alone(spark: SparkSession, nessie: Server, tmp_path: Path, is_dropped: bool) -> None:
+def test_nessie_content_in_unsupported_store_does_not_affect_other_contents(
+    spark: SparkSession, nessie: Server, tmp_path: Path, is_dropped: bool
+) -> None:
     house = Lakehouse(spark, tmp_path, now=next_noon(days=2), settings={"gates": {"max_delete_share": 1.0}})
     lake, builder = LakeBuilder(house.root), NessieBuilder(nessie.uri, house.warehouse)
     good = lake.table("db.good", LONG_AGO)
@@ -82,7 +84,7 @@ def test_nessie_content_in_another_store_is_unreadable_alone(spark: SparkSession
     assert set(house.planned_actions()) == garbage
 
 
-def test_staged_object_with_a_parent_component_stops_no_other_lake(spark: SparkSession, tmp_path: Path) -> None:
+def test_staged_address_with_parent_component_does_not_affect_other_lakes(spark: SparkSession, tmp_path: Path) -> None:
     house = Lakehouse(spark, tmp_path, settings={"gates": {"max_delete_share": 1.0}})
     lake, repository = LakeBuilder(house.root), RepositoryBuilder(house.warehouse, days_ago(60))
     good = lake.table("db.good", days_ago(40))

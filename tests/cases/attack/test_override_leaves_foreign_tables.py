@@ -74,7 +74,7 @@ def shared(spark: SparkSession, tmp_path: Path) -> SharedLocation:
     return SharedLocation(house, lake, stranger, garbage)
 
 
-def test_override_leaves_the_foreign_table_and_takes_the_rest(shared: SharedLocation) -> None:
+def test_override_keeps_the_foreign_table_and_collects_other_garbage(shared: SharedLocation) -> None:
     house, theirs, rows = shared.house, shared.files_of_stranger(), shared.scan()
     assert {key.partition("/")[2].partition("/")[0] for key in theirs} == {"t", "u"}
     header = shared.run_with_override()
@@ -109,7 +109,7 @@ def test_accepted_table_is_garbage_after_an_override(shared: SharedLocation) -> 
     assert house.planned_actions() == dict.fromkeys(theirs, "quarantine") | dict.fromkeys(shared.garbage, "purge")
 
 
-def test_override_purges_no_copy_from_the_location_of_a_foreign_table(shared: SharedLocation) -> None:
+def test_override_does_not_purge_files_quarantined_from_foreign_table_location(shared: SharedLocation) -> None:
     """The other catalog may have named the file before it was quarantined."""
     house = shared.house
     metadata = [house.warehouse / key for key in shared.files_of_stranger() if key.endswith(".metadata.json")]
@@ -131,7 +131,7 @@ def test_override_purges_no_copy_from_the_location_of_a_foreign_table(shared: Sh
     assert shared.scan() > 0
 
 
-def test_override_leaves_a_known_table_that_a_second_catalog_writes(shared: SharedLocation) -> None:
+def test_override_keeps_files_of_table_written_by_a_second_catalog(shared: SharedLocation) -> None:
     """Its own garbage waits too, because the second catalog may use it."""
     house, lake = shared.house, shared.lake
     accept_dead_table(house.config, house.clock, shared.stranger.uuid, f"file://{house.warehouse}/db/t/inside/", "ada")

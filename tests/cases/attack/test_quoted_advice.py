@@ -43,7 +43,7 @@ def gate_message(root: Path, uuid: str, directory: str = "x") -> str:
 
 @pytest.mark.parametrize("uuid", ["1; touch PWNED #", "$(touch PWNED)", "`touch PWNED`", "'; touch PWNED; '", "a\ntouch PWNED", "--by"])
 @pytest.mark.parametrize("directory", ["x", "x'; touch PWNED #", "x\ntouch PWNED"])
-def test_suggested_command_passes_the_uuid_as_one_value(tmp_path: Path, uuid: str, directory: str) -> None:
+def test_suggested_command_quotes_the_uuid_as_one_argument(tmp_path: Path, uuid: str, directory: str) -> None:
     message = gate_message(tmp_path, uuid, directory)
     assert message.isprintable()
     command = re.search(r"if it is dead: `(gc-assets accept .*?)`\. The plan leaves out", message)
@@ -57,13 +57,13 @@ def test_suggested_command_passes_the_uuid_as_one_value(tmp_path: Path, uuid: st
 
 
 @pytest.mark.parametrize("uuid", ["\x1b[2J\x1b[1;1Hall gates passed", "a\u202egpj", "x" * 10**6])
-def test_message_with_a_hostile_uuid_is_printable_and_short(tmp_path: Path, uuid: str) -> None:
+def test_message_with_malicious_uuid_is_printable_and_short(tmp_path: Path, uuid: str) -> None:
     message = gate_message(tmp_path, uuid)
     assert message.isprintable()
     assert len(message) < 5_000
 
 
-def test_no_command_is_built_from_an_f_string() -> None:
+def test_suggested_commands_are_not_built_with_f_strings() -> None:
     found = [place for path in sorted(Path(gc_assets.__file__).parent.rglob("*.py")) for place in open_commands(path)]
     assert found == []
 
@@ -79,7 +79,7 @@ def open_commands(path: Path) -> Iterator[str]:
                     yield f"{path}:{node.lineno}: {text.value}"
 
 
-def test_check_finds_a_command_in_an_f_string(tmp_path: Path) -> None:
+def test_command_built_with_an_f_string_is_detected(tmp_path: Path) -> None:
     module = tmp_path / "module.py"
     module.write_text('a = f"run `gc-assets apply {plan}`"\nb = f"gc-assets {version} at {place}"\nc = f"run gc-assets run. {more}"\n')
     assert len(list(open_commands(module))) == 1

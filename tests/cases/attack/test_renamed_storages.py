@@ -119,7 +119,7 @@ def test_renamed_storage_keeps_plans_and_approvals(lakehouse: Lakehouse) -> None
     assert lakehouse.plan("warehouse")["status"] == "applied"
 
 
-def test_swapped_storages_keep_their_own_plans(lakehouse: Lakehouse) -> None:
+def test_storages_with_swapped_names_keep_plans(lakehouse: Lakehouse) -> None:
     east, west = lakehouse.plan("a"), lakehouse.plan("b")
     lakehouse.configure(SWAPPED, {"orders_a": "east", "orders_b": "west"})
     assert (lakehouse.plan("b")["plan_id"], lakehouse.plan("a")["plan_id"]) == (east["plan_id"], west["plan_id"])
@@ -136,14 +136,14 @@ def test_plan_approved_before_a_rename_can_be_applied(lakehouse: Lakehouse) -> N
     assert lakehouse.in_trash("west") == 0
 
 
-def test_state_of_an_older_release_knows_storages_by_their_plans(lakehouse: Lakehouse) -> None:
+def test_storage_in_state_of_older_release_is_identified_by_plans(lakehouse: Lakehouse) -> None:
     east = lakehouse.plan("a")
     (lakehouse.root / "state" / "registry.json").unlink()
     lakehouse.configure(SWAPPED, {"orders_a": "east", "orders_b": "west"})
     assert lakehouse.plan("b")["plan_id"] == east["plan_id"]
 
 
-def test_lake_of_another_catalog_is_missed_by_its_plans(lakehouse: Lakehouse) -> None:
+def test_doctor_reports_plans_of_a_lake_whose_name_was_reused(lakehouse: Lakehouse) -> None:
     shutil.copytree(lakehouse.root / "west", lakehouse.root / "other")
     lakehouse.configure({"a": "east", "b": "west"}, {"orders_a": "east", "orders_b": "other"})
     found = [row["found"] for row in lakehouse.doctor() if row["check"] == "lakes" and row["verdict"] == "fail"]
@@ -152,21 +152,21 @@ def test_lake_of_another_catalog_is_missed_by_its_plans(lakehouse: Lakehouse) ->
     shutil.rmtree(lakehouse.root / "other")
 
 
-def test_run_after_a_swap_changes_no_result(lakehouse: Lakehouse) -> None:
+def test_run_after_name_swap_gives_equal_plan(lakehouse: Lakehouse) -> None:
     west = lakehouse.plan("b")
     lakehouse.configure(SWAPPED, {"orders_b": "east", "orders_a": "west"})
     assert [(plan["storage"], plan["plan_id"]) for plan in lakehouse("run", "--mode", "plan")] == [("a", west["plan_id"])]
     assert (lakehouse.plan("a")["plan_id"], lakehouse.plan("a")["status"]) == (west["plan_id"], "ready")
 
 
-def test_new_storage_under_a_used_name_starts_empty(lakehouse: Lakehouse) -> None:
+def test_new_storage_with_a_reused_name_has_no_plans(lakehouse: Lakehouse) -> None:
     (lakehouse.root / "south" / "warehouse").mkdir(parents=True)
     lakehouse.configure({"a": "south", "b": "west", "c": "east"}, {"orders_a": "east", "orders_b": "west"})
     assert [plan["storage"] for plan in lakehouse("plans")] == ["b", "c"]
     assert "have the name a_2" in lakehouse.message("plans")
 
 
-def test_storage_that_moves_with_its_id_keeps_its_quarantine(lakehouse: Lakehouse) -> None:
+def test_storage_moved_with_storage_id_keeps_plans(lakehouse: Lakehouse) -> None:
     shutil.copytree(lakehouse.root / "east", lakehouse.root / "moved")
     plan_id = lakehouse.plan("a")["plan_id"]
     lakehouse.configure({"moved": "moved", "b": "west"}, {"orders_a": "east", "orders_b": "west"})
@@ -174,7 +174,7 @@ def test_storage_that_moves_with_its_id_keeps_its_quarantine(lakehouse: Lakehous
     assert "have the name a," in lakehouse.message("plans")
 
 
-def test_copy_of_a_storage_restores_its_quarantine_after_an_adoption(lakehouse: Lakehouse) -> None:
+def test_copied_storage_can_restore_quarantine_after_adopt(lakehouse: Lakehouse) -> None:
     shutil.copytree(lakehouse.root / "east", lakehouse.root / "copy")
     plan_id, count = lakehouse.plan("a")["plan_id"], lakehouse.in_trash("copy")
     lakehouse.configure({"a": "copy", "b": "west"}, {"orders_a": "east", "orders_b": "west"})
@@ -188,7 +188,7 @@ def test_copy_of_a_storage_restores_its_quarantine_after_an_adoption(lakehouse: 
     assert (restored["outcome"], restored["files"], lakehouse.in_trash("copy")) == ("done", count, 0)
 
 
-def test_other_catalog_under_a_used_name_is_continued_by_rename(lakehouse: Lakehouse) -> None:
+def test_rename_command_continues_records_for_a_replaced_catalog(lakehouse: Lakehouse) -> None:
     shutil.copytree(lakehouse.root / "west", lakehouse.root / "other")
     lakehouse.configure({"a": "east", "b": "west"}, {"orders_a": "east", "orders_b": "other"})
     assert "gc-assets rename orders_b orders_b --by WHO" in lakehouse.message("plans")
@@ -198,13 +198,13 @@ def test_other_catalog_under_a_used_name_is_continued_by_rename(lakehouse: Lakeh
     shutil.rmtree(lakehouse.root / "other")
 
 
-def test_rename_refuses_records_of_a_configured_storage(lakehouse: Lakehouse) -> None:
+def test_rename_command_refuses_records_of_a_configured_storage(lakehouse: Lakehouse) -> None:
     assert "belong to a of lakes.yaml" in lakehouse.message("rename", "a", "b", "--by", "ada")
     assert "no storage is on record as 'x'" in lakehouse.message("rename", "x", "b", "--by", "ada")
     assert "no storage or lake of lakes.yaml is named 'x'" in lakehouse.message("rename", "a", "x", "--by", "ada")
 
 
-def test_lost_state_adopts_the_quarantine(lakehouse: Lakehouse) -> None:
+def test_adopt_recovers_quarantine_after_state_loss(lakehouse: Lakehouse) -> None:
     plan_id = lakehouse.plan("a")["plan_id"]
     shutil.rmtree(lakehouse.root / "state" / "a")
     found = [row for row in lakehouse.doctor() if row["check"] == "trash" and row["verdict"] == "warn"]

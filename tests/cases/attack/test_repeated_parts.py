@@ -94,12 +94,12 @@ class LongIndexKeys(TableWriter):
         (LongIndexKeys(two_level=False), "runs past its block"),
     ],
 )
-def test_table_that_repeats_a_part_is_refused(writer: TableWriter, found: str) -> None:
+def test_sstable_that_repeats_blocks_or_key_prefixes_is_refused(writer: TableWriter, found: str) -> None:
     with pytest.raises(FormatError, match=f"range r: damaged, found .*{found}"):
         read_sstable("range r", writer.write([(b"key", b"value")]))
 
 
-def test_writer_of_long_keys_writes_a_valid_table(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_key_sstable_is_valid_except_for_the_entry_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(globals(), "COUNT", 3)
     with pytest.raises(FormatError, match=r"num\.entries is 1, read 3"):
         read_sstable("range r", LongKeys().write([(b"key", b"value")]))

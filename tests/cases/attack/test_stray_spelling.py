@@ -78,22 +78,22 @@ def strays(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Str
     return found
 
 
-def test_stray_spellings_are_kept_and_the_rest_is_planned(strays: Strays) -> None:
+def test_objects_that_differ_from_live_keys_only_in_spelling_are_kept(strays: Strays) -> None:
     assert not strays.refused_by[0]
     assert strays.planned == strays.leftovers
 
 
-def test_gate_reports_the_kept_files(strays: Strays) -> None:
+def test_gate_reports_files_kept_for_similar_spelling(strays: Strays) -> None:
     assert strays.gate is not None
     assert strays.gate.numbers == {"hits": 0, "kept": len(strays.kept)}
     assert "%2D" in strays.gate.message
 
 
-def test_live_file_that_exists_under_another_spelling_only_refuses_the_plan(strays: Strays) -> None:
+def test_live_file_found_only_under_another_spelling_refuses_the_plan(strays: Strays) -> None:
     assert "spelling" in strays.refused_by[1]
 
 
-def test_live_file_under_a_name_in_another_case_refuses_the_plan(spark: SparkSession, tmp_path: Path) -> None:
+def test_live_file_found_only_in_another_letter_case_refuses_the_plan(spark: SparkSession, tmp_path: Path) -> None:
     """On an SMB mount, both names lead to the file, and a listing returns one of them."""
     house = Lakehouse(spark, tmp_path, settings={"gates": {"max_delete_share": 1.0}})
     lake = LakeBuilder(house.root)

@@ -116,7 +116,7 @@ CHANGES = [copy_data, move_data, chain_links, replace_link_by_directory, replace
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
-def test_live_set_follows_links(lake: LinkedLake, change: Callable[[LinkedLake], None]) -> None:
+def test_live_set_is_current_after_links_change(lake: LinkedLake, change: Callable[[LinkedLake], None]) -> None:
     before = lake.mark_live()
     change(lake)
     lake.now += timedelta(days=1)
@@ -126,13 +126,13 @@ def test_live_set_follows_links(lake: LinkedLake, change: Callable[[LinkedLake],
     assert lake.rows_read() == 12
 
 
-def test_live_set_follows_links_within_a_run_date(lake: LinkedLake) -> None:
+def test_live_set_is_current_if_links_change_within_a_run_date(lake: LinkedLake) -> None:
     lake.mark_live()
     copy_data(lake)
     assert lake.mark_live() == lake.live_of_new_state()
 
 
-def test_live_set_follows_links_back(lake: LinkedLake) -> None:
+def test_live_set_is_current_after_links_change_back(lake: LinkedLake) -> None:
     before = lake.mark_live()
     copy_data(lake)
     lake.now += timedelta(days=1)
@@ -143,7 +143,7 @@ def test_live_set_follows_links_back(lake: LinkedLake) -> None:
         assert lake.mark_live() == before
 
 
-def test_unchanged_links_leave_the_cache_valid(lake: LinkedLake) -> None:
+def test_cache_stays_valid_if_links_do_not_change(lake: LinkedLake) -> None:
     lake.mark_live()
     lake.now += timedelta(days=1)
     lake.mark_live()
@@ -167,7 +167,7 @@ def test_no_live_file_is_planned_after_links_change(spark: SparkSession, tmp_pat
     assert lake.rows_read() == 12
 
 
-def test_apply_after_links_change_moves_no_live_file(lake: LinkedLake) -> None:
+def test_apply_after_links_change_does_not_move_live_files(lake: LinkedLake) -> None:
     """The plan of the new disk was made while the link pointed to the old one."""
     for path in lake.garbage:
         path.unlink()
@@ -183,7 +183,7 @@ def test_apply_after_links_change_moves_no_live_file(lake: LinkedLake) -> None:
     assert lake.rows_read() == 12
 
 
-def test_single_storage_plans_nothing_after_links_leave_it(spark: SparkSession, tmp_path: Path) -> None:
+def test_nothing_is_planned_after_links_point_outside_the_only_storage(spark: SparkSession, tmp_path: Path) -> None:
     lake = LinkedLake(spark, tmp_path, disks=("disk1",))
     lake.build()
     lake.plans()

@@ -16,7 +16,7 @@ from tests.stages.lakehouse import Lakehouse, days_ago
 pytestmark = pytest.mark.spark
 
 
-def test_location_with_an_alias_and_a_parent_component_is_not_claimed(spark: SparkSession, tmp_path: Path) -> None:
+def test_location_under_alias_with_parent_component_is_not_claimed(spark: SparkSession, tmp_path: Path) -> None:
     settings = {"aliases": ["https://nas.example.org/lake/"], "gates": {"max_delete_share": 1.0}}
     house, lake = Lakehouse(spark, tmp_path, settings=settings), LakeBuilder(tmp_path)
     address = "https://nas.example.org/lake/a/../b"

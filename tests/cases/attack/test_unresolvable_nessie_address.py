@@ -90,11 +90,11 @@ def runs(spark: SparkSession, nessie_server: Server, tmp_path_factory: pytest.Te
     return Runs(addresses, garbage, set().union(*of_near), first, planned, set_aside, last, set(house.planned_actions()), notes)
 
 
-def test_only_the_contents_are_unreadable(runs: Runs) -> None:
+def test_only_contents_with_unresolvable_addresses_are_unreadable(runs: Runs) -> None:
     assert {item.table_name for item in runs.first.unreadable} == set(runs.addresses)
 
 
-def test_reason_names_the_address_the_commit_and_the_next_step(runs: Runs) -> None:
+def test_reason_contains_address_commit_and_next_step(runs: Runs) -> None:
     for item in runs.first.unreadable:
         assert runs.addresses[item.table_name or ""] in item.why
         assert "needed by commit" in item.why
@@ -106,23 +106,23 @@ def test_garbage_of_other_tables_and_lakes_is_planned(runs: Runs) -> None:
     assert any(key.startswith("db/good") for key in runs.planned)
 
 
-def test_directory_of_an_address_is_protected_in_every_storage(runs: Runs) -> None:
+def test_directory_of_unresolvable_address_is_protected_in_every_storage(runs: Runs) -> None:
     assert len(runs.near) > 2
     assert not runs.near & runs.planned
     assert runs.near <= runs.planned_last
 
 
-def test_each_content_can_be_set_aside(runs: Runs) -> None:
+def test_every_unreadable_content_can_be_set_aside(runs: Runs) -> None:
     assert {item.table_name for item in runs.set_aside.unreadable if item.set_aside is not None} == set(runs.addresses)
 
 
-def test_no_content_is_unreadable_after_its_commits_expired(runs: Runs) -> None:
+def test_content_is_no_longer_unreadable_after_commits_expire(runs: Runs) -> None:
     assert list(runs.last.unreadable) == []
     assert runs.planned <= runs.planned_last
     assert any("7 metadata objects of expired history cannot be read" in note for note in runs.notes)
 
 
-def test_text_of_a_function_protects_nothing(runs: Runs) -> None:
+def test_text_of_a_sql_function_is_not_treated_as_address(runs: Runs) -> None:
     assert not any("udf" in note for note in runs.notes)
 
 

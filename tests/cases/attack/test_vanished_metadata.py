@@ -98,22 +98,22 @@ def story(request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory:
     return Story(leftovers, during, repeated, planned, live, applied)
 
 
-def test_table_is_unreadable_in_the_run_that_misses_its_metadata(story: Story) -> None:
+def test_table_is_unreadable_in_the_run_with_missing_metadata(story: Story) -> None:
     [item] = story.during.unreadable
     assert item.table_name == "db.stream"
     assert "was deleted after this run had found it" in item.why
     assert item.good_on is not None
 
 
-def test_needs_of_its_last_read_stay_live(story: Story) -> None:
+def test_files_from_last_successful_read_stay_live(story: Story) -> None:
     assert len([key for key in story.live if key.startswith("db/stream/data/")]) == 1
 
 
-def test_other_tables_are_collected(story: Story) -> None:
+def test_garbage_of_other_tables_is_collected(story: Story) -> None:
     assert story.planned[0] == story.leftovers["db.quiet"]
 
 
-def test_later_run_of_the_date_reads_the_table(story: Story) -> None:
+def test_repeated_run_of_the_date_reads_the_table(story: Story) -> None:
     assert not story.repeated.unreadable
     assert story.planned[1] == story.leftovers["db.stream"] | story.leftovers["db.quiet"]
 

@@ -56,7 +56,7 @@ def freeze_with_row(table: TableBuilder, *row: Any) -> FrozenRefs:
         "memory:x",
     ],
 )
-def test_row_with_unusable_address_is_one_unreadable_table(table: TableBuilder, address: Any) -> None:
+def test_row_with_unusable_address_makes_one_table_unreadable(table: TableBuilder, address: Any) -> None:
     frozen = freeze_with_row(table, "db", "odd", address, "TABLE")
     assert [item.table_name for item in frozen.unreadable] == ["db.odd"]
     assert "db.odd" in frozen.unreadable[0].reason
@@ -64,20 +64,20 @@ def test_row_with_unusable_address_is_one_unreadable_table(table: TableBuilder, 
 
 
 @pytest.mark.parametrize("address", [None, "", b"\xff\xfe", 7, "metadata/1.metadata.json", "file:///gone/1.metadata.json", "file:///a\0b"])
-def test_view_with_unusable_address_is_a_note(table: TableBuilder, address: Any) -> None:
+def test_view_with_unusable_address_is_reported_as_note(table: TableBuilder, address: Any) -> None:
     frozen = freeze_with_row(table, "db", "v", address, "VIEW")
     assert frozen.unreadable == ()
     assert [note for note in frozen.notes if "db.v" in note]
 
 
 @pytest.mark.parametrize("namespace, name", [("", "odd"), ("a.b", "odd"), ("a\nb'\"", "x;y"), ("db", "")])
-def test_row_with_odd_name_is_read(table: TableBuilder, namespace: Any, name: Any) -> None:
+def test_row_with_missing_or_unusual_name_is_read(table: TableBuilder, namespace: Any, name: Any) -> None:
     frozen = freeze_with_row(table, namespace, name, table.metadata_location, "TABLE")
     assert frozen.unreadable == ()
     assert len(frozen.sources) == 2
 
 
-def test_table_of_unknown_format_version_affects_no_other_table(table: TableBuilder, tmp_path: Path) -> None:
+def test_table_of_unknown_format_version_does_not_affect_other_tables(table: TableBuilder, tmp_path: Path) -> None:
     document = json.loads(Path(table.metadata_location.removeprefix("file://")).read_text())
     document |= {"format-version": 4, "table-uuid": "11111111-2222-3333-4444-555555555555", "location": "file:///w/v4"}
     file = tmp_path / "00000-a.metadata.json"

@@ -86,7 +86,7 @@ def dropped(spark: SparkSession, tmp_path: Path) -> DroppedView:
     return found
 
 
-def test_dropped_view_refuses_no_plan_and_keeps_its_metadata(dropped: DroppedView) -> None:
+def test_metadata_of_dropped_view_is_kept_without_refusing_plans(dropped: DroppedView) -> None:
     for days in (1, 2, 400, 800):
         assert dropped.plan(days) == dropped.leftovers
         assert len(dropped.notes()) == 1
@@ -95,7 +95,7 @@ def test_dropped_view_refuses_no_plan_and_keeps_its_metadata(dropped: DroppedVie
     assert (found.verdict, "kept for now" in found.sentence) == ("waiting", True)
 
 
-def test_command_in_the_note_collects_the_metadata(dropped: DroppedView) -> None:
+def test_accept_command_in_the_note_releases_view_metadata(dropped: DroppedView) -> None:
     dropped.plan(1)
     (note,) = dropped.notes()
     advice = re.search(r"gc-assets accept (.*?) --by WHO", note)
@@ -110,7 +110,7 @@ def test_command_in_the_note_collects_the_metadata(dropped: DroppedView) -> None
     assert not dropped.view.exists()
 
 
-def test_all_versions_of_a_dropped_view_are_kept(dropped: DroppedView) -> None:
+def test_all_metadata_versions_of_a_dropped_view_are_kept(dropped: DroppedView) -> None:
     """Also one between the last run and the drop."""
     write_view(dropped.view.with_name("00002-v.gz.metadata.json"), 2)
     write_view(dropped.view.with_name("00003-v.gz.metadata.json"), 41)
@@ -118,7 +118,7 @@ def test_all_versions_of_a_dropped_view_are_kept(dropped: DroppedView) -> None:
     assert "is kept (3 files)" in dropped.notes()[0]
 
 
-def test_view_that_another_catalog_replaces_refuses_the_plan(dropped: DroppedView) -> None:
+def test_view_replaced_in_another_catalog_refuses_the_plan(dropped: DroppedView) -> None:
     assert dropped.plan(1) == dropped.leftovers
     write_view(dropped.view.with_name("00002-v.gz.metadata.json"), 42)
     header = dropped.run(3)
@@ -126,7 +126,7 @@ def test_view_that_another_catalog_replaces_refuses_the_plan(dropped: DroppedVie
     assert f"view {VIEW_UUID}, which is not among the views" in header.failed_gates[0].message
 
 
-def test_view_that_is_listed_again_is_live(dropped: DroppedView) -> None:
+def test_metadata_of_view_listed_again_is_live(dropped: DroppedView) -> None:
     dropped.plan(1)
     register_view(dropped.house.root / "catalog.db", dropped.view)
     assert dropped.plan(2) == dropped.leftovers
@@ -134,14 +134,14 @@ def test_view_that_is_listed_again_is_live(dropped: DroppedView) -> None:
     assert dropped.key in dropped.house.live()
 
 
-def test_view_of_another_catalog_refuses_the_plan(dropped: DroppedView) -> None:
+def test_view_metadata_refuses_the_plan_after_change_of_catalog(dropped: DroppedView) -> None:
     """The catalog that listed the view may still have it."""
     shutil.copy(dropped.house.root / "catalog.db", dropped.house.root / "next.db")
     dropped.house.lakes = [dropped.lake.config("sales", catalog={"type": "sql", "uri": f"sqlite:///{dropped.house.root}/next.db"})]
     assert dropped.house.failed_gates(dropped.run(1)) == {"foreign_metadata"}
 
 
-def test_view_without_files_is_forgotten_in_time(dropped: DroppedView) -> None:
+def test_dropped_view_without_files_is_removed_from_the_record(dropped: DroppedView) -> None:
     dropped.view.unlink()
     dropped.plan(1)
     assert dropped.list_views() == {VIEW_UUID: False}

@@ -42,7 +42,7 @@ def expiring_table(builder: LakeBuilder, name: str) -> TableBuilder:
     return table
 
 
-def test_commit_that_the_catalog_forbids_is_denied_and_left_out(spark: SparkSession, tmp_path: Path) -> None:
+def test_forbidden_history_edit_is_denied_and_left_out_of_later_plans(spark: SparkSession, tmp_path: Path) -> None:
     house = Lakehouse(spark, tmp_path, settings={"gates": {"max_delete_share": 1.0}})
     builder = LakeBuilder(tmp_path)
     expiring_table(builder, "db.locked")
@@ -82,7 +82,7 @@ def preflight(house: Lakehouse) -> PreflightLake:
     return lake
 
 
-def test_doctor_probes_the_right_to_commit(spark: SparkSession, tmp_path: Path) -> None:
+def test_doctor_checks_the_right_to_commit(spark: SparkSession, tmp_path: Path) -> None:
     house, builder = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path)
     table = expiring_table(builder, "db.t")
     before = table.metadata_location

@@ -97,7 +97,7 @@ def test_half_written_metadata_of_known_tables_is_collected(runs: Runs) -> None:
     assert set(runs.after) == (runs.before.keys() - protected) | runs.own
 
 
-def test_half_written_metadata_of_an_unknown_table_protects_its_directory_and_is_reported(runs: Runs) -> None:
+def test_half_written_metadata_of_unknown_table_protects_the_directory(runs: Runs) -> None:
     assert [key for key in runs.before if key.startswith("db/list/data/")]
     assert not [key for key in runs.after if key.startswith("db/list/data/")]
     gate = next(gate for gate in runs.header.gates if gate.name == "foreign_metadata")
@@ -105,7 +105,7 @@ def test_half_written_metadata_of_an_unknown_table_protects_its_directory_and_is
     assert not [key for key in runs.own if key in gate.message]
 
 
-def test_metadata_of_another_table_protects_a_shared_directory_and_is_reported(runs: Runs) -> None:
+def test_unreadable_metadata_of_another_table_protects_the_shared_directory(runs: Runs) -> None:
     assert [key for key in runs.before if key.startswith("logs/shared/")]
     assert not [key for key in runs.after if key.startswith("logs/shared/")]
     gate = next(gate for gate in runs.header.gates if gate.name == "foreign_metadata")

@@ -91,29 +91,29 @@ def story(request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory:
     return story
 
 
-def test_files_that_a_hidden_table_needs_stay_live(story: Story) -> None:
+def test_files_referenced_by_a_hidden_table_stay_live(story: Story) -> None:
     assert story.adopted
     assert all(story.adopted <= live for live in story.live[:3])
     assert all(not story.adopted & plan.keys() for plan in story.planned[:3])
 
 
-def test_hidden_table_is_unreadable_with_the_reason(story: Story) -> None:
+def test_hidden_table_is_reported_as_unreadable_with_reason(story: Story) -> None:
     reason = f"its catalog still has {story.name}, but does not list it. {{}}"
     reason = reason.format("Grant the user of gc-assets the right to list it, or set it aside, or run again")
     assert story.unreadable == [{}, {story.name: reason}, {story.name: reason}, {}]
 
 
-def test_table_that_its_catalog_confirms_as_missing_was_dropped(story: Story) -> None:
+def test_table_confirmed_missing_by_catalog_counts_as_dropped(story: Story) -> None:
     assert not story.adopted & story.live[3]
 
 
-def test_files_that_no_table_needs_are_planned(story: Story) -> None:
+def test_files_not_referenced_by_any_table_are_planned(story: Story) -> None:
     assert story.overwritten
     assert all(story.overwritten <= plan.keys() for plan in story.planned)
 
 
 @pytest.mark.parametrize("has_address", [False, True])
-def test_unreadable_table_may_have_the_name_of_a_dropped_one(spark: SparkSession, tmp_path: Path, has_address: bool) -> None:
+def test_unreadable_table_with_name_of_dropped_table_protects_files(spark: SparkSession, tmp_path: Path, has_address: bool) -> None:
     """A REST catalog that cannot load a table reports no address. Writers spell addresses in several ways."""
     house = Lakehouse(spark, tmp_path)
     lake = LakeBuilder(house.root)
@@ -144,7 +144,7 @@ def test_unreadable_table_may_have_the_name_of_a_dropped_one(spark: SparkSession
     assert {item["table_name"]: item["may_be"] for item in unreadable} == {"db.moved": "db.taken", "db.taken": None}
 
 
-def test_live_files_of_a_hidden_table_stay_although_a_copy_with_its_uuid_is_listed(spark: SparkSession, tmp_path: Path) -> None:
+def test_hidden_table_files_stay_live_if_a_copy_with_equal_uuid_is_listed(spark: SparkSession, tmp_path: Path) -> None:
     """`register_table` gives a table a second name. Its files after that were planned as garbage of the copy."""
     house = Lakehouse(spark, tmp_path)
     lake = LakeBuilder(house.root)

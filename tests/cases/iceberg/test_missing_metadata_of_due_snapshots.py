@@ -39,7 +39,7 @@ def house(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake
     return house
 
 
-def test_missing_metadata_of_due_snapshots_stops_nothing(house: Lakehouse) -> None:
+def test_missing_metadata_of_expiring_snapshots_does_not_block_the_plan(house: Lakehouse) -> None:
     header = house.plan()
     assert not header.unreadable
     assert not house.failed_gates(header)
@@ -52,7 +52,7 @@ def test_missing_metadata_of_due_snapshots_stops_nothing(house: Lakehouse) -> No
     assert "2 metadata objects of snapshots that the policy expires" in note
 
 
-def test_plan_is_applied_and_the_table_stays_whole(house: Lakehouse) -> None:
+def test_applied_plan_expires_snapshots_and_table_stays_readable(house: Lakehouse) -> None:
     house.approve_and_apply(house.plan())
     lake = LakeBuilder(house.root)
     for name in ("list", "manifest", "whole"):

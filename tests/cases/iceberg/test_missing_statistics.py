@@ -19,7 +19,7 @@ from tests.stages.lakehouse import Lakehouse, days_ago
 pytestmark = pytest.mark.spark
 
 
-def test_missing_statistics_are_a_note(spark: SparkSession, tmp_path: Path) -> None:
+def test_missing_statistics_are_reported_as_note(spark: SparkSession, tmp_path: Path) -> None:
     house = Lakehouse(spark, tmp_path, settings={"gates": {"max_delete_share": 1.0}})
     builder = LakeBuilder(tmp_path)
     table = builder.table("db.t", days_ago(60))

@@ -57,7 +57,7 @@ def test_locations_of_undecodable_metadata_are_protected(spark: SparkSession, ne
     assert planned >= leftovers
 
 
-def test_torn_metadata_of_one_table_withholds_that_table(spark: SparkSession, nessie: Server, tmp_path: Path) -> None:
+def test_truncated_metadata_affects_only_one_table(spark: SparkSession, nessie: Server, tmp_path: Path) -> None:
     now = next_noon(days=2)
     house = Lakehouse(spark, tmp_path, now=now, settings={"gates": {"max_delete_share": 1.0, "max_live_drop": 1.0}})
     builder = NessieBuilder(nessie.uri, house.warehouse)
@@ -95,7 +95,7 @@ def test_torn_metadata_of_one_table_withholds_that_table(spark: SparkSession, ne
     assert of_torn <= house.files().keys()
 
 
-def test_lake_with_own_claims_is_unreadable_as_a_whole(spark: SparkSession, nessie: Server, tmp_path: Path) -> None:
+def test_lake_with_configured_claims_is_unreadable_as_a_whole(spark: SparkSession, nessie: Server, tmp_path: Path) -> None:
     house = Lakehouse(spark, tmp_path, now=next_noon(days=2))
     builder = NessieBuilder(nessie.uri, house.warehouse)
     main = builder.on()

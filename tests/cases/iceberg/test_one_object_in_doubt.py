@@ -125,7 +125,7 @@ def write_odd_values(table: TableBuilder) -> None:
     write_old(path, json.dumps(document).encode())
 
 
-def test_odd_values_of_a_table_do_not_end_its_collection(run: Run) -> None:
+def test_table_with_unusual_values_is_still_collected(run: Run) -> None:
     states = {row["commit_id"]: row["state"] for row in run.house.rows("reachable_snapshots", "sales") if row["table_name"] == "db.odd"}
     assert sorted(states.values()).count("expired") >= 1
     assert ODD_REF in {row["ref_name"] for row in run.house.rows("lake_refs", "sales")}
@@ -144,34 +144,34 @@ def test_metadata_of_view_is_live(run: Run) -> None:
     assert run.view not in run.planned
 
 
-def test_metadata_of_replaced_view_version_is_planned(run: Run) -> None:
+def test_metadata_of_an_old_view_version_is_planned(run: Run) -> None:
     assert run.replaced_view in run.planned
 
 
-def test_longer_manifests_are_used_and_noted(run: Run) -> None:
+def test_manifests_with_wrong_recorded_length_are_read_and_noted(run: Run) -> None:
     assert run.stale_manifests & run.house.live()
     notes = run.house.find_table("live_files", "sales").summary(LiveFilesSummary).notes
     assert [note for note in notes if "another length than their manifest lists state" in note and "rewrite" in note]
 
 
-def test_history_of_table_with_invalid_property_is_kept(run: Run) -> None:
+def test_history_of_table_with_invalid_retention_property_is_kept(run: Run) -> None:
     states = {(row["table_name"], row["state"]) for row in run.house.rows("reachable_snapshots", "sales")}
     assert ("db.good", "expired") in states
     assert ("db.bad", "retained") in states
     assert ("db.bad", "expired") not in states
 
 
-def test_note_names_the_invalid_property(run: Run) -> None:
+def test_note_contains_the_invalid_property(run: Run) -> None:
     notes = run.house.summary("reachable_snapshots", "sales")["notes"]
     assert [note for note in notes if "db.bad" in note and "history.expire.max-snapshot-age-ms is '5d'" in note]
 
 
-def test_json_with_wrong_types_keeps_only_its_directory(run: Run) -> None:
+def test_json_with_wrong_types_protects_only_one_directory(run: Run) -> None:
     assert run.planned_under("db/good/old/") == set()
     assert run.planned_under("db/good/")
 
 
-def test_second_run_finds_the_same_garbage(run: Run) -> None:
+def test_second_run_plans_equal_garbage_without_decoding_again(run: Run) -> None:
     decoded = run.house.decoded_counts("sales")
     again = run.house.plan()
     assert run.house.planned_actions() == run.planned

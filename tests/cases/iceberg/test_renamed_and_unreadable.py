@@ -71,17 +71,17 @@ def story(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Stor
 
 
 @pytest.mark.parametrize("name", ["moved", "x", "y", "good"])
-def test_needed_files_stay_live(story: Story, name: str) -> None:
+def test_files_of_renamed_unreadable_table_stay_live(story: Story, name: str) -> None:
     assert story.data[name]
     assert [story.data[name] - live for live in story.live] == [set()] * 4
 
 
-def test_renamed_tables_are_unreadable_until_they_are_read(story: Story) -> None:
+def test_renamed_tables_stay_unreadable_until_a_successful_read(story: Story) -> None:
     for unreadable in story.unreadable[1:3]:
         assert {story.uuids["moved"], story.uuids["y"], None} <= unreadable
     assert (story.unreadable[0], story.unreadable[3]) == (set(), set())
 
 
-def test_table_with_another_location_is_no_renamed_one(story: Story) -> None:
+def test_table_with_another_location_is_not_taken_for_renamed_table(story: Story) -> None:
     assert all(story.uuids["dropped"] not in unreadable for unreadable in story.unreadable)
     assert [bool(story.data["dropped"] & live) for live in story.live] == [True, False, False, False]

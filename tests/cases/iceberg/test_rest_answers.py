@@ -87,7 +87,7 @@ def test_table_with_unknown_type_is_read_without_history_edits(server: RestServe
 @pytest.mark.parametrize(
     "status, answer", [(404, {}), (403, {}), (500, {}), (200, {}), (200, []), (200, {"metadata-location": 7}), (200, "x")]
 )
-def test_table_that_does_not_load_is_unreadable_by_name(server: RestServer, status: int, answer: Any) -> None:
+def test_table_that_fails_to_load_is_reported_by_name(server: RestServer, status: int, answer: Any) -> None:
     inject(server, ["namespaces", "db", "tables", "odd"], status, answer)
     frozen = freeze(server)
     assert table_names(frozen) == {"db.good"}
@@ -106,7 +106,7 @@ def serve_view(server: RestServer, answer: tuple[int, Any], listed: tuple[int, A
     server.on_get = lambda path: answers.get(tuple(path))
 
 
-def test_metadata_of_view_is_pinned(server: RestServer, tmp_path: Path) -> None:
+def test_metadata_of_view_is_protected(server: RestServer, tmp_path: Path) -> None:
     file = tmp_path / "00001-v.gz.metadata.json"
     file.write_bytes(gzip.compress(json.dumps(VIEW).encode()))
     serve_view(server, (200, {"metadata-location": f"file://{file}", "metadata": {"unknown": 1}}))
@@ -117,7 +117,7 @@ def test_metadata_of_view_is_pinned(server: RestServer, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [None, b"", b"{", b'{"view-uuid": 1}'])
-def test_unreadable_metadata_of_view_is_pinned_with_a_note(server: RestServer, tmp_path: Path, content: bytes | None) -> None:
+def test_unreadable_metadata_of_view_is_protected_with_note(server: RestServer, tmp_path: Path, content: bytes | None) -> None:
     file = tmp_path / "00001-v.gz.metadata.json"
     if content is not None:
         file.write_bytes(content)
@@ -129,7 +129,7 @@ def test_unreadable_metadata_of_view_is_pinned_with_a_note(server: RestServer, t
 
 
 @pytest.mark.parametrize("answer, listed", [((403, {}), None), ((200, {"metadata-location": None}), None), ((200, {}), (500, {}))])
-def test_view_that_does_not_load_is_a_note(server: RestServer, answer: tuple[int, Any], listed: tuple[int, Any] | None) -> None:
+def test_view_that_fails_to_load_is_reported_as_note(server: RestServer, answer: tuple[int, Any], listed: tuple[int, Any] | None) -> None:
     serve_view(server, answer, listed)
     frozen = freeze(server)
     assert [note for note in frozen.notes if "cannot be read" in note and "foreign_metadata" in note]
@@ -148,5 +148,5 @@ def test_metadata_address_of_glue_table_is_read_from_its_parameters() -> None:
     assert read_raw_pointer(client, ("db", "t")) == RawPointer("s3://b/t/metadata/1.metadata.json")
 
 
-def test_other_catalogs_have_no_raw_pointer() -> None:
+def test_catalog_of_unknown_type_has_no_raw_metadata_pointer() -> None:
     assert read_raw_pointer(cast("Catalog", SimpleNamespace()), ("db", "t")) is None

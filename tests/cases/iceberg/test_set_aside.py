@@ -113,7 +113,7 @@ def story(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Stor
     return story
 
 
-def test_first_run_reports_the_tables_and_collects_the_rest(story: Story) -> None:
+def test_first_run_reports_unreadable_tables_and_collects_others(story: Story) -> None:
     header = story.headers["first"]
     assert not story.house.failed_gates(header)
     assert {item.table_name for item in header.unreadable} == UNREADABLE
@@ -121,24 +121,24 @@ def test_first_run_reports_the_tables_and_collects_the_rest(story: Story) -> Non
     assert {key for key in story.planned["first"] if key.startswith("db/good/")} >= story.leftovers
 
 
-def test_no_file_in_their_locations_is_planned(story: Story) -> None:
+def test_files_in_locations_of_unreadable_tables_are_not_planned(story: Story) -> None:
     assert not story.before & set(story.keys)
 
 
-def test_purges_wait_until_the_tables_are_set_aside_by_a_user(story: Story) -> None:
+def test_purges_wait_until_a_user_sets_unreadable_tables_aside(story: Story) -> None:
     purged = {name: {key for key, action in planned.items() if action == "purge"} for name, planned in story.planned.items()}
     assert not purged["waiting"]
     assert story.leftovers <= purged["set aside"]
 
 
-def test_gate_names_the_command_and_the_record(story: Story) -> None:
+def test_gate_shows_the_set_aside_command_and_record(story: Story) -> None:
     messages = {name: {gate.name: gate.message for gate in header.gates}["unreadable_tables"] for name, header in story.headers.items()}
     assert "gc-assets set-aside TABLE" in messages["waiting"]
     assert "db.newer" in messages["waiting"]
     assert "set aside by ada" in messages["set aside"]
 
 
-def test_record_ends_with_the_first_run_that_reads_the_table(story: Story) -> None:
+def test_set_aside_record_ends_when_the_table_is_read_again(story: Story) -> None:
     assert "db.newer" not in {item.table_name for item in story.headers["read"].unreadable}
     again = {item.table_name: item for item in story.headers["unreadable again"].unreadable}
     assert again["db.newer"].set_aside is None

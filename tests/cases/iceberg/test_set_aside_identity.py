@@ -64,7 +64,7 @@ def story(spark: SparkSession, tmp_path: Path) -> Story:
 
 @pytest.mark.parametrize("location", ["db/x", "db/x2"])
 @pytest.mark.parametrize("was_read", [False, True])
-def test_purges_wait_for_another_table_of_this_name(story: Story, was_read: bool, location: str) -> None:
+def test_set_aside_record_does_not_apply_to_new_table_of_equal_name(story: Story, was_read: bool, location: str) -> None:
     house = story.house
     if was_read:
         house.now -= timedelta(days=1)
@@ -92,7 +92,7 @@ def test_purges_wait_for_another_table_of_this_name(story: Story, was_read: bool
     assert new.table.scan().to_arrow().num_rows == 1
 
 
-def test_commits_of_a_table_with_a_known_uuid_do_not_end_its_record(story: Story) -> None:
+def test_set_aside_record_survives_commits_of_a_table_with_known_uuid(story: Story) -> None:
     path = story.table.path(story.table.metadata_location)
     set_format_version(path, 4)
     story.house.plan()

@@ -65,7 +65,7 @@ def story(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Stor
     return story
 
 
-def test_dropped_table_keeps_its_files_in_a_shared_path(story: Story) -> None:
+def test_files_of_dropped_table_in_a_shared_path_are_kept(story: Story) -> None:
     assert story.files["dropped"]
     assert all(not story.files["dropped"] & plan.keys() for plan in story.planned)
 

@@ -32,14 +32,14 @@ def staged_paths(refs: FrozenRefs) -> set[str | None]:
 
 
 @pytest.mark.parametrize("name", ["8", "822b72fe", "822B72FE", COMMIT[:63]])
-def test_staged_object_of_the_branch_is_found(builder: RepositoryBuilder, name: str) -> None:
+def test_staged_objects_of_branch_named_like_a_commit_are_found(builder: RepositoryBuilder, name: str) -> None:
     builder.branch(name)
     builder.stage(name, "b")
     with serve(builder.repository) as (lake, _):
         assert "b" in staged_paths(lake.freeze(NOW))
 
 
-def test_branch_without_staged_objects_is_read(builder: RepositoryBuilder) -> None:
+def test_branch_named_like_a_commit_is_read_without_staged_objects(builder: RepositoryBuilder) -> None:
     """Its listing equals that of the commit, so only the staging area shows that the server found the branch."""
     builder.branch("822b")
     with serve(builder.repository) as (lake, _):
@@ -55,7 +55,7 @@ def test_branch_that_the_server_does_not_list_is_refused(builder: RepositoryBuil
         lake.freeze(NOW)
 
 
-def test_listing_that_differs_from_the_commit_is_that_of_the_branch(builder: RepositoryBuilder) -> None:
+def test_listing_that_differs_from_the_commit_is_accepted_as_branch_listing(builder: RepositoryBuilder) -> None:
     """A proxy may refuse the modifier `$`."""
     builder.branch("822b")
     builder.stage("822b", "b")

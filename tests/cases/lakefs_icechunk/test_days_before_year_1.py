@@ -21,7 +21,7 @@ NEVER = [739_999, 999_999, 2**31 - 1, 2**63 - 1]
 
 @pytest.mark.parametrize("days", NEVER)
 @pytest.mark.parametrize("on_branch", [False, True])
-def test_rule_of_very_many_days_keeps_every_commit(tmp_path: Path, days: int, *, on_branch: bool) -> None:
+def test_retention_longer_than_the_calendar_keeps_every_commit(tmp_path: Path, days: int, *, on_branch: bool) -> None:
     """A commit dated in the year 1 is kept too, because users set the dates of commits."""
     builder = RepositoryBuilder(tmp_path, NOW - timedelta(days=4000))
     builder.commit("main", a=b"old")
@@ -36,17 +36,17 @@ def test_rule_of_very_many_days_keeps_every_commit(tmp_path: Path, days: int, *,
     assert any("within its retention (forever)" in reason for reason in retention.reachable["reason"].to_pylist())
 
 
-def test_link_expiry_of_very_many_seconds_keeps_every_file(tmp_path: Path) -> None:
+def test_presigned_link_expiry_longer_than_the_calendar_keeps_every_file(tmp_path: Path) -> None:
     builder = RepositoryBuilder(tmp_path, NOW)
     with serve(builder.repository) as (lake, server):
         server.grace_period = 2**62
         assert lake.freeze(NOW).min_age_seconds >= 365_000 * 86_400
 
 
-def test_cutoff_before_the_calendar_is_its_begin() -> None:
+def test_cutoff_before_the_calendar_is_the_first_date() -> None:
     assert Cutoff(max_age=timedelta(days=999_999)).moment(NOW) == datetime(1, 1, 1, tzinfo=UTC)
 
 
-def test_error_of_a_long_age_in_the_configuration_names_forever() -> None:
+def test_error_for_a_too_long_age_recommends_forever() -> None:
     with pytest.raises(ValueError, match="'999999d' is longer than 365000 days; write forever for no limit"):
         parse_cutoff("999999d")

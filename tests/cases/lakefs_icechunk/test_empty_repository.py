@@ -49,7 +49,7 @@ class TwoStorages(Lakehouse):
         return header_of(deletion_plan(self.spark, context, self.storage))
 
 
-def test_empty_repository_next_to_another_lake_is_planned_and_applied(spark: SparkSession, tmp_path: Path) -> None:
+def test_empty_repository_does_not_refuse_the_plan_of_another_lake(spark: SparkSession, tmp_path: Path) -> None:
     sales = LakeBuilder(tmp_path)
     sales.table("db.t", START - timedelta(days=30)).append(START - timedelta(days=20))
     empty = RepositoryBuilder(tmp_path, START - timedelta(days=60), "new")

@@ -23,11 +23,11 @@ from tests.lakes.lakefs.support import config_of
         ("https://acc.blob.core.windows.net/lake/a%20b", "abfss://lake@acc.dfs.core.windows.net/a b/"),
     ],
 )
-def test_encoded_namespaces_overlap(own: str, other: str) -> None:
+def test_percent_encoded_namespaces_overlap(own: str, other: str) -> None:
     assert find_overlap(own, {"x": other}) == find_overlap(other, {"x": own}) == "x"
 
 
-def test_namespaces_next_to_each_other_do_not_overlap() -> None:
+def test_sibling_namespaces_do_not_overlap() -> None:
     assert find_overlap("s3://b/a%20b", {"x": "s3://b/a%20c", "y": "local://a b"}) is None
     assert find_incomparable("s3://b/a b/", {"x": "s3://b/a%20b", "y": "s3://b?x=1"}) is None
 
@@ -41,6 +41,6 @@ def test_namespaces_next_to_each_other_do_not_overlap() -> None:
         ("abfs://lake@acc.dfs.core.windows.net/ml", "https://acc.blob.core.windows.net/lake/raw"),
     ],
 )
-def test_location_with_another_scheme_is_in_the_bucket_of_the_server(location: str, namespace: str) -> None:
+def test_location_with_another_scheme_is_comparable_to_server_namespace(location: str, namespace: str) -> None:
     (found,) = config_of("http://localhost:8000", "ml", location=location).own_locations()
     assert find_incomparable(found, {"raw": namespace}) is None

@@ -57,7 +57,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> RepositoryBuilder:
     return builder
 
 
-def test_freeze_returns_the_names_of_the_library(built: RepositoryBuilder) -> None:
+def test_ref_names_equal_those_of_icechunk(built: RepositoryBuilder) -> None:
     refs = lake_at(built.path).freeze(LATER).refs
     assert {ref.ref_name for ref in refs if ref.ref_type == "branch"} == {"main", *SPECIAL}
     assert {ref.ref_name for ref in refs if ref.ref_type == "tag"} == {f"tag {name}" for name in SPECIAL}
@@ -65,20 +65,20 @@ def test_freeze_returns_the_names_of_the_library(built: RepositoryBuilder) -> No
 
 
 @pytest.mark.parametrize("name", ["release#1", "100%", "rel-é"])
-def test_rule_for_an_escaped_name_keeps_its_history(built: RepositoryBuilder, name: str) -> None:
+def test_retention_rule_matches_decoded_ref_name(built: RepositoryBuilder, name: str) -> None:
     retention = retention_of(lake_at(built.path, {"default": 1, "tags": "ignore", "refs": [{"match": name, "keep": "forever"}]}), LATER)
     assert edits(retention) == {}
     assert len(in_state(retention, "retained")) == 5
 
 
-def test_names_of_directories_match_those_of_the_library(built: RepositoryBuilder) -> None:
+def test_ref_directory_names_are_encoded_like_icechunk(built: RepositoryBuilder) -> None:
     for name in SPECIAL:
         assert (built.path / "refs" / f"branch.{escape(name)}").is_dir()
         assert unescape(escape(name)) == name
 
 
 @pytest.mark.parametrize("directory", ["release#1", "%zz", "%FF", "a%c3%a9", "~a", "é"])
-def test_name_that_the_library_did_not_write_is_the_name_itself(directory: str) -> None:
+def test_directory_name_that_icechunk_cannot_produce_is_not_decoded(directory: str) -> None:
     """On S3 names are not encoded, and a repository can be copied from there."""
     assert unescape(directory) == directory
 
@@ -105,7 +105,7 @@ def test_branch_with_an_escaped_name_is_deleted_and_restored(tmp_path: Path) -> 
     assert builder.reopen().lookup_branch("work#1") == old
 
 
-def test_two_directories_of_one_name_both_protect_and_are_never_deleted(tmp_path: Path) -> None:
+def test_two_directories_for_one_branch_name_are_both_kept(tmp_path: Path) -> None:
     """`branch.a#1` was copied from S3, `branch.a%231` was created on the disk."""
     builder = RepositoryBuilder.create(tmp_path / "repo", START)
     old = builder.commit("main", START + timedelta(days=1), numbers("values", range(2)))
@@ -121,7 +121,7 @@ def test_two_directories_of_one_name_both_protect_and_are_never_deleted(tmp_path
     assert any("2 branches are named 'a#1'" in note for note in retention.notes)
 
 
-def test_branch_copied_from_a_bucket_is_never_deleted(tmp_path: Path) -> None:
+def test_branch_with_unencoded_directory_name_is_never_deleted(tmp_path: Path) -> None:
     builder = RepositoryBuilder.create(tmp_path / "repo", START)
     old = builder.commit("main", START + timedelta(days=1), numbers("values", range(2)))
     builder.branch("a#1", old)
@@ -133,7 +133,7 @@ def test_branch_copied_from_a_bucket_is_never_deleted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("location", ["file:///lake/repo", "abfss://lake@account.dfs.core.windows.net/repo", "gs://lake/repo"])
-def test_only_names_on_s3_are_not_encoded(location: str) -> None:
+def test_ref_names_are_encoded_on_all_stores_except_s3(location: str) -> None:
     assert ref_address("s3://lake/repo", "branch", "release#1") == "s3://lake/repo/refs/branch.release#1/ref.json"
     assert ref_address(location, "branch", "release#1") == f"{location}/refs/branch.release%231/ref.json"
 
@@ -182,7 +182,7 @@ def count_retained(lake: IcechunkLake) -> int:
 
 
 @pytest.mark.parametrize("kind", ["azure", "gcs", "s3"])
-def test_names_in_a_bucket_are_those_of_the_library(kind: str) -> None:
+def test_ref_names_in_a_bucket_equal_those_of_icechunk(kind: str) -> None:
     with BENCHES[kind]() as bench:
         # Azurite and versitygw refuse or rewrite some of the others.
         names = [name for name in SPECIAL if not set(name) & set("\\?\t")]
@@ -212,7 +212,7 @@ def test_branch_with_an_escaped_name_in_a_bucket_is_deleted_and_restored(kind: s
 
 
 @pytest.mark.parametrize("rule", ["release#1", "release%231"])
-def test_name_on_s3_with_two_readings_is_kept_by_a_rule_for_either(rule: str) -> None:
+def test_ambiguous_ref_name_on_s3_matches_rules_for_both_forms(rule: str) -> None:
     """icechunk's usual client writes the name itself, its other client encodes it. The key does not tell which."""
     with BENCHES["object_store"]() as bench:
         repository = BucketRepository("object_store", bench, ["release#1"])
@@ -225,7 +225,7 @@ def test_name_on_s3_with_two_readings_is_kept_by_a_rule_for_either(rule: str) ->
 
 
 @pytest.mark.parametrize("match", ["(?!release#).*", "(?!release%).*"])
-def test_name_on_s3_with_two_readings_is_no_idle_branch(match: str) -> None:
+def test_branch_with_ambiguous_name_on_s3_is_protected_from_idle_deletion(match: str) -> None:
     with BENCHES["object_store"]() as bench:
         repository = BucketRepository("object_store", bench, ["release#1", "plain"])
         branches = {ref.ref_name: ref.properties.get(PROTECTED) for ref in repository.lake().freeze(LATER).refs}
@@ -233,7 +233,7 @@ def test_name_on_s3_with_two_readings_is_no_idle_branch(match: str) -> None:
         assert "may also be named 'release#1'" in (branches["release%231"] or "")
 
 
-def test_rule_for_an_encoded_name_still_applies(built: RepositoryBuilder) -> None:
+def test_retention_rule_for_the_encoded_name_still_applies(built: RepositoryBuilder) -> None:
     """Earlier releases knew refs by their encoded names only, and rules may still spell these."""
     lake = lake_at(built.path, {"default": 1, "tags": "ignore", "refs": [{"match": "release%231", "keep": "forever"}]})
     assert len(in_state(retention_of(lake, LATER), "retained")) == 5

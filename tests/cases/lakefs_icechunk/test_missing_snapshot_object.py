@@ -82,7 +82,7 @@ def test_nothing_is_planned_while_a_snapshot_is_missing(repository: Repository, 
     repository.read_all()
 
 
-def test_snapshots_before_an_accepted_loss_are_dangling(repository: Repository) -> None:
+def test_snapshots_before_an_accepted_lost_snapshot_are_dangling(repository: Repository) -> None:
     repository.lost.unlink()
     header = repository.run(lost_snapshots=[repository.ids[LOST]])
     assert not header.unreadable
@@ -96,6 +96,6 @@ def test_snapshots_before_an_accepted_loss_are_dangling(repository: Repository) 
     assert any("exists again" in note for note in repository.house.summary("reachable_snapshots", "weather")["notes"])
 
 
-def test_lost_snapshots_are_object_ids() -> None:
+def test_lost_snapshots_setting_accepts_only_object_ids() -> None:
     with pytest.raises(ValueError, match="should match pattern"):
         IcechunkLakeConfig.model_validate({"name": "x", "kind": "icechunk", "location": "/x", "lost_snapshots": ["main"]})

@@ -67,7 +67,7 @@ def house(spark: SparkSession, tmp_path: Path) -> Lakehouse:
     return house
 
 
-def test_only_one_name_of_a_virtual_file_must_exist(house: Lakehouse) -> None:
+def test_virtual_file_may_exist_under_encoded_or_decoded_name(house: Lakehouse) -> None:
     virtual = VirtualFiles(house, house.warehouse / "netcdf")
     header = virtual.run(0)
     assert not header.failed_gates
@@ -89,7 +89,7 @@ def test_only_one_name_of_a_virtual_file_must_exist(house: Lakehouse) -> None:
     assert virtual.live_count() == files
 
 
-def test_other_names_of_an_existing_external_file_are_not_unknown(house: Lakehouse) -> None:
+def test_missing_name_variants_of_existing_external_file_are_not_unknown(house: Lakehouse) -> None:
     """They would make existing files of the repository suspects of being old copies."""
     virtual = VirtualFiles(house, house.root / "netcdf")
     assert not virtual.run(0).failed_gates
@@ -102,7 +102,7 @@ def test_other_names_of_an_existing_external_file_are_not_unknown(house: Lakehou
     assert any("sst%202020.nc" in sample for sample in samples)
 
 
-def test_virtual_files_that_cannot_be_examined_are_compared_by_name(house: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_virtual_files_that_cannot_be_read_are_compared_by_name(house: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     """Virtual chunks have no size. Without one, each planned file was taken for the target of a link, so every plan was refused."""
     virtual = VirtualFiles(house, house.root / "netcdf")
     identity = objects.identity

@@ -49,7 +49,7 @@ def build(folder: Path, name: str) -> RepositoryBuilder:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("kind", [Lakehouse, TwoStorages])
-def test_objects_under_the_address_of_the_server_are_live(spark: SparkSession, tmp_path: Path, kind: type[Lakehouse]) -> None:
+def test_objects_with_server_side_addresses_are_live(spark: SparkSession, tmp_path: Path, kind: type[Lakehouse]) -> None:
     house = kind(spark, tmp_path)
     ml, importer = build(house.warehouse, "ml"), build(house.warehouse, "importer")
     ml.commit("main", a=b"1")
@@ -74,14 +74,14 @@ def test_objects_under_the_address_of_the_server_are_live(spark: SparkSession, t
     assert {again, linked, imported, staged} <= ml.files()
 
 
-def test_end_of_an_address_of_the_server_may_be_in_each_root() -> None:
+def test_server_side_address_is_mapped_to_every_storage_root() -> None:
     roots = Roots.of(f"{LOCATION}ml/", [LOCATION], is_renamed=True)
     assert next(possible_names(roots, f"{SERVER}/ml/data/p/x")) == f"{LOCATION}ml/data/p/x"
     assert f"{LOCATION}other/data/p/x" in set(possible_names(roots, "s3://lake/other/data/p/x"))
     assert "s3://lake/raw/x" in set(possible_names(roots, "s3://lake/raw/x"))
 
 
-def test_storage_with_the_name_of_the_bucket_of_the_server_is_not_the_only_one() -> None:
+def test_server_bucket_that_is_a_storage_and_location_are_both_tried() -> None:
     """The location is a copy of the bucket, or has another server, and both are storages."""
     roots = Roots.of(f"{LOCATION}ml/", [LOCATION, "s3://lake/"], is_renamed=True)
     first, *others = possible_names(roots, f"{SERVER}/ml/data/p/x")
@@ -89,7 +89,7 @@ def test_storage_with_the_name_of_the_bucket_of_the_server_is_not_the_only_one()
     assert f"{LOCATION}ml/data/p/x" in others
 
 
-def test_bucket_of_the_location_may_only_have_the_name_of_the_bucket_of_the_server() -> None:
+def test_location_in_bucket_of_equal_name_is_tried_with_the_location_prefix() -> None:
     """The location is a mirror at another endpoint, under another prefix."""
     roots = Roots.of("s3://lake/mirror/", ["s3://lake/"], is_renamed=True)
     first, *others = possible_names(roots, f"{SERVER}/data/p/x")
@@ -98,13 +98,13 @@ def test_bucket_of_the_location_may_only_have_the_name_of_the_bucket_of_the_serv
 
 
 @pytest.mark.parametrize("host", ["https://acc.blob.core.windows.net/lake", "s3://lake"])
-def test_end_of_an_encoded_address_is_decoded(host: str) -> None:
+def test_percent_encoded_server_address_is_decoded(host: str) -> None:
     """Imports from Azure record the encoded web address (lakeFS `pkg/block/azure/walker.go`)."""
     roots = Roots.of(f"{LOCATION}ml/", [LOCATION], is_renamed=True)
     assert f"{LOCATION}raw/a b" in set(possible_names(roots, f"{host}/raw/a%20b"))
 
 
-def test_address_in_the_location_has_one_name() -> None:
+def test_address_under_the_location_has_one_candidate() -> None:
     """Without `location`, the server's address of the namespace is its location."""
     renamed, same = (Roots.of(f"{LOCATION}ml/", [LOCATION], is_renamed=value) for value in (True, False))
     address = f"{LOCATION}ml/data/p/x"

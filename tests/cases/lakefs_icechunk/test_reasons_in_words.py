@@ -37,20 +37,20 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> RepositoryBuilder:
         ("2026-01-04", "the last snapshot kept by retention.default (since 2026-01-04T00:00:00+00:00) on branch main"),
     ],
 )
-def test_reason_of_an_edit_names_the_rule(built: RepositoryBuilder, default: Any, rule: str) -> None:
+def test_reason_of_an_edit_contains_the_rule(built: RepositoryBuilder, default: Any, rule: str) -> None:
     (edit,) = retention_of(lake_at(built.path, {"default": default}), LATER).expiry.to_pylist()
     assert edit["reason"].startswith(f"seed: {rule}; the snapshots between it")
 
 
 @pytest.mark.parametrize("settings", [{}, {"semantics": "icechunk-v1"}, {"delete_expired_branches": True}])
 @pytest.mark.parametrize("default", ["forever", 2, "1d", "27d"])
-def test_no_text_contains_a_representation(built: RepositoryBuilder, default: Any, settings: dict[str, Any]) -> None:
+def test_messages_contain_no_python_object_representation(built: RepositoryBuilder, default: Any, settings: dict[str, Any]) -> None:
     retention = retention_of(lake_at(built.path, {"default": default}, **settings), LATER)
     texts = [*retention.reachable["reason"].to_pylist(), *retention.expiry["reason"].to_pylist(), *retention.notes]
     assert [text for text in texts if REPR.search(text)] == []
 
 
-def test_note_on_a_wrong_clock_names_the_rule(tmp_path: Path) -> None:
+def test_note_on_a_wrong_clock_contains_the_rule(tmp_path: Path) -> None:
     builder = RepositoryBuilder.create(tmp_path / "repo", START + timedelta(days=20))
     builder.commit("main", START, numbers("values", range(2)))
     (note,) = (note for note in retention_of(lake_at(tmp_path / "repo", {"default": "15d"}), LATER).notes if "clock" in note)

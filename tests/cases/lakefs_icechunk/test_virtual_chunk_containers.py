@@ -64,7 +64,7 @@ def house(spark: SparkSession, tmp_path: Path) -> Repositories:
     return house
 
 
-def test_plans_keep_chunks_that_locations_name_by_container(house: Repositories) -> None:
+def test_chunks_referenced_through_a_virtual_chunk_container_are_kept(house: Repositories) -> None:
     """The fourth chunk of the expired commit is garbage. An unknown name makes the repository unreadable, until it is defined again.
 
     That needs no other run date, although the refs of a date are read only once.
@@ -90,7 +90,7 @@ def test_plans_keep_chunks_that_locations_name_by_container(house: Repositories)
     assert {path.name for path in (house.warehouse / "source" / "chunks").iterdir()} == SHARED | current_chunks(house)
 
 
-def test_unreadable_configuration_refuses_the_first_plan(house: Repositories) -> None:
+def test_unreadable_icechunk_configuration_refuses_the_first_plan(house: Repositories) -> None:
     """No earlier run knows which files the repository needs, so the names of the chunks are compared."""
     house.configuration.write_text("virtual_chunk_containers: [")
     header = house.plan()
@@ -100,7 +100,7 @@ def test_unreadable_configuration_refuses_the_first_plan(house: Repositories) ->
     assert "source/chunks/8KMWGK46F4PJDHPHBZ20 and vcc://box/8KMWGK46F4PJDHPHBZ20 (a name without a known prefix)" in message
 
 
-def test_changed_prefix_protects_files_from_the_next_run(house: Repositories) -> None:
+def test_changed_container_prefix_takes_effect_in_the_next_run(house: Repositories) -> None:
     """The manifest does not change, so its cached locations must not hide the new prefix."""
     moved = house.warehouse / "source" / "chunks"
     house.replace(f"{moved}/", f"{house.root}/other/")

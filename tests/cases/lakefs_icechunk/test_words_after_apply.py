@@ -19,7 +19,7 @@ from tests.stages.lakehouse import Lakehouse, days_ago
 pytestmark = pytest.mark.spark
 
 
-def test_messages_after_an_apply_are_made_from_its_outcomes(spark: SparkSession, tmp_path: Path) -> None:
+def test_messages_after_an_apply_report_actual_outcomes(spark: SparkSession, tmp_path: Path) -> None:
     house = Lakehouse(spark, tmp_path, settings={"gates": {"max_delete_share": 1.0}})
     builder = LakeBuilder(tmp_path)
     table = builder.table("db.t", days_ago(60))
