@@ -15,7 +15,7 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
 
 
-def test_missing_browser_skips_with_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_browser_skips_the_test_with_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(WANTED, raising=False)
     with pytest.raises(pytest.skip.Exception, match="apt-get install chromium"):
         chromium_program()
@@ -27,6 +27,6 @@ def test_missing_required_browser_fails(monkeypatch: pytest.MonkeyPatch) -> None
         chromium_program()
 
 
-def test_browser_install_needs_root_prints_the_command() -> None:
+def test_browser_install_without_root_prints_the_command() -> None:
     with pytest.raises(Unavailable, match=r"only root installs it: apt-get install .*chromium.*, or run the suite without a browser"):
         fetch()

@@ -32,7 +32,7 @@ def test_scaffolded_configuration_loads_in_mode_plan() -> None:
             assert {"sales/catalog", "sales/live_files", "warehouse/deletion_plan"} <= keys
 
 
-def test_scaffold_names_the_example_to_complete(capsys: pytest.CaptureFixture[str]) -> None:
+def test_scaffold_prints_the_path_of_the_example_configuration(capsys: pytest.CaptureFixture[str]) -> None:
     with create_defs_folder_sandbox() as sandbox:
         path = sandbox.scaffold_component(LakeGarbageCollection) / "lakes.yaml"
         shown = capsys.readouterr().out
@@ -54,7 +54,7 @@ def test_existing_configuration_is_not_changed(given: str, tmp_path: Path, monke
             assert dg.AssetKey(["shop", "catalog"]) in definitions.resolve_all_asset_keys()
 
 
-def test_lost_configuration_names_the_key_of_the_component() -> None:
+def test_error_for_missing_configuration_contains_the_component_key() -> None:
     with create_defs_folder_sandbox() as sandbox:
         folder = sandbox.scaffold_component(LakeGarbageCollection)
         (folder / "defs.yaml").write_text((folder / "defs.yaml").read_text().replace("lakes.yaml", "../lakes.yaml"))
@@ -65,7 +65,7 @@ def test_lost_configuration_names_the_key_of_the_component() -> None:
         assert str(error).startswith(f"no configuration at {lost}; correct `lakes_yaml` in {folder / 'defs.yaml'}, or ")
 
 
-def test_lost_configuration_of_a_project_names_its_path(tmp_path: Path) -> None:
+def test_error_for_missing_project_configuration_contains_the_path(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=f"no configuration at {tmp_path}/lost.yaml; correct the path, or create the file with"):
         build_definitions(tmp_path / "lost.yaml")
 

@@ -37,7 +37,7 @@ def test_dockerfile_passes_hadolint() -> None:
     assert (done.stdout, done.returncode) == ("", 0)
 
 
-def test_hadolint_detects_a_flaw() -> None:
+def test_hadolint_detects_a_known_problem() -> None:
     assert "DL3020" in lint("FROM python:3.11\nADD . /opt\n").stdout
 
 
@@ -59,12 +59,12 @@ def services() -> dict[str, dict[str, Any]]:
     return yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
 
 
-def test_service_dependencies_exist(services: dict[str, dict[str, Any]]) -> None:
+def test_compose_service_dependencies_exist(services: dict[str, dict[str, Any]]) -> None:
     awaited = {name for service in services.values() for name in service.get("depends_on", ())}
     assert awaited <= services.keys()
 
 
-def test_page_without_login_is_local(services: dict[str, dict[str, Any]]) -> None:
+def test_dagster_page_without_login_listens_on_localhost_only(services: dict[str, dict[str, Any]]) -> None:
     ports = [port for service in services.values() for port in service.get("ports", ())]
     assert ports == ["127.0.0.1:3000:3000"]
 
@@ -118,7 +118,7 @@ def test_image_installs_the_tested_versions(context: Path) -> None:
     assert re.findall(r"Would install (.*)", done.stdout)[0].split()[0].startswith("gc-assets-")
 
 
-def test_image_directories_belong_to_its_user(tmp_path: Path) -> None:
+def test_image_directories_belong_to_the_image_user(tmp_path: Path) -> None:
     (line,) = (line for line in instructions("RUN") if line.startswith("useradd"))
     user, folders = (shlex.split(step) for step in line.split(" && "))
     assert instructions("USER") == [user[user.index("--uid") + 1]]

@@ -29,14 +29,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> type[datetime]:
     return FrozenDatetime
 
 
-def test_too_short_day_is_waited_for(clock: type[datetime]) -> None:
+def test_now_before_midnight_waits_if_the_day_ends_too_soon(clock: type[datetime]) -> None:
     assert dates.now_before_midnight(minutes=9) == datetime(2026, 11, 23, 23, 50, tzinfo=UTC)
     assert dates.now_before_midnight(minutes=11).date().isoformat() == "2026-11-24"
     del clock
 
 
 @pytest.mark.parametrize("hour", [0, 11, 12, 23])
-def test_next_noon_is_at_least_that_many_days_ahead(clock: type[datetime], hour: int) -> None:
+def test_next_noon_is_at_least_the_requested_days_ahead(clock: type[datetime], hour: int) -> None:
     now = datetime(2026, 11, 23, hour, 50, tzinfo=UTC)
     clock.at = now  # type: ignore[attr-defined]
     result = dates.next_noon(days=2)

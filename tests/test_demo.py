@@ -116,13 +116,13 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def test_second_call_does_not_change_the_lakes(demo: Path) -> None:
+def test_second_build_does_not_change_the_lakes(demo: Path) -> None:
     before = contents(demo)
     assert ensure_demo(demo) == demo / "lakes.yaml"
     assert contents(demo) == before
 
 
-def test_interrupted_build_starts_again(demo: Path) -> None:
+def test_interrupted_build_is_started_again(demo: Path) -> None:
     assert not (demo / "lakes.yaml.unfinished").exists()
     assert load_platform({}, str(demo / "lakes.yaml")).config.lakes
 
@@ -135,7 +135,7 @@ def test_directory_with_another_lake_is_refused(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "lake").iterdir()] == ["precious"]
 
 
-def test_garbage_is_older_than_the_grace_period(demo: Path) -> None:
+def test_demo_has_old_and_young_files(demo: Path) -> None:
     platform = load_platform({}, str(demo / "lakes.yaml"))
     files = [path for path in (demo / "lake").rglob("*") if path.is_file()]
     young = [path for path in files if path.stat().st_mtime > (platform.clock.now() - timedelta(hours=72)).timestamp()]
@@ -147,7 +147,7 @@ def test_run_does_not_change_the_lakes(demo_run: DemoRun) -> None:
     assert contents(demo_run.lake) == demo_run.before
 
 
-def test_demo_run_is_a_partition_of_make_ui(demo_run: DemoRun, home: Path) -> None:
+def test_demo_run_is_visible_as_partition_in_make_ui(demo_run: DemoRun, home: Path) -> None:
     definitions = build_definitions(demo_run.config)
     steps = [asset for asset in definitions.assets or () if isinstance(asset, dg.AssetsDefinition)]
     made = {key for step in steps for key in step.keys} - {dg.AssetKey(["lake", "deletion_log"])}  # it only plans
@@ -157,7 +157,7 @@ def test_demo_run_is_a_partition_of_make_ui(demo_run: DemoRun, home: Path) -> No
         assert {key for key in made if instance.get_materialized_partitions(key) != {today}} == set()
 
 
-def test_lineage_columns_contain_all_values(demo_run: DemoRun) -> None:
+def test_lineage_columns_contain_all_values_of_downstream_columns(demo_run: DemoRun) -> None:
     platform = load_platform(os.environ, str(demo_run.config))
     today, state, tables = platform.clock.today(), platform.run_context(platform.clock.today()).state, all_tables()
 
@@ -206,7 +206,7 @@ def test_plan_contains_leftovers_and_expired_files(demo_run: DemoRun) -> None:
     assert {key.split("/")[1] for key in planned - iceberg} == {"chunks", "manifests", "snapshots", "transactions"}
 
 
-def test_snapshots_six_and_seven_expire(demo_run: DemoRun) -> None:
+def test_demo_policy_expires_snapshots_six_and_seven(demo_run: DemoRun) -> None:
     repository = icechunk.Repository.open(icechunk.local_filesystem_storage(str(demo_run.lake / "weather")))
     expired = {row["commit_id"] for row in demo_run.rows("weather", REACHABLE_SNAPSHOTS) if row["state"] == "expired"}
     heads = (repository.lookup_branch(name) for name in repository.list_branches())
@@ -214,7 +214,7 @@ def test_snapshots_six_and_seven_expire(demo_run: DemoRun) -> None:
     assert messages == {"snapshot 6", "snapshot 7"}
 
 
-def test_output_explains_live_files_and_garbage(demo_run: DemoRun) -> None:
+def test_demo_output_explains_live_files_and_garbage(demo_run: DemoRun) -> None:
     for heading in ("LIVE FILES", "GARBAGE IN STORAGE", "PROTECTED FILES", "THE PLAN", "NEXT COMMANDS"):
         assert heading in demo_run.text
     garbage = ("unreferenced, lake shop", "unreferenced, lake weather", "expired, lake shop", "expired, lake weather")
@@ -358,7 +358,7 @@ def test_demo_on_another_s3_server(
     assert before.items() <= in_bucket(config).items()
 
 
-def test_stopped_server_restarts_with_its_objects_and_private_keys(demo_on_s3: Path) -> None:
+def test_stopped_s3_server_restarts_with_objects_and_private_keys(demo_on_s3: Path) -> None:
     before = in_bucket(demo_on_s3)
     stop_server(demo_on_s3.parent)
     assert ensure_demo_in_bucket(demo_on_s3.parent, STORES["s3"]) == demo_on_s3
@@ -410,7 +410,7 @@ def in_container(config: Path) -> set[str]:
     return {address.removeprefix(location) for address, _, _ in listed}
 
 
-def test_stopped_azurite_restarts_with_its_blobs(demo_on_azure: Path) -> None:
+def test_stopped_azurite_restarts_with_blobs(demo_on_azure: Path) -> None:
     before = in_container(demo_on_azure)
     stop_server(demo_on_azure.parent)
     assert ensure_demo_in_bucket(demo_on_azure.parent, STORES["azure"]) == demo_on_azure
@@ -428,7 +428,7 @@ def test_missing_azurite_is_reported(shell: None, monkeypatch: pytest.MonkeyPatc
     assert not (tmp_path / "demo").exists()
 
 
-def test_missing_server_is_reported(shell: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_s3_server_is_reported(shell: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
     with pytest.raises(UsageError, match="--s3-endpoint URL"):
@@ -436,12 +436,12 @@ def test_missing_server_is_reported(shell: None, monkeypatch: pytest.MonkeyPatch
     assert not (tmp_path / "demo").exists()
 
 
-def test_disk_demo_is_not_an_s3_demo(demo: Path, shell: None) -> None:
+def test_disk_demo_directory_is_refused_for_an_s3_demo(demo: Path, shell: None) -> None:
     with pytest.raises(UsageError, match=r"a demo on a local disk\. Choose another --dir"):
         ensure_demo_in_bucket(demo, STORES["s3"])
 
 
-def test_azure_demo_is_not_an_s3_demo(shell: None, tmp_path: Path) -> None:
+def test_azure_demo_directory_is_refused_for_an_s3_demo(shell: None, tmp_path: Path) -> None:
     for name in ("lakes.yaml", "azure.env"):
         (tmp_path / name).touch()
     with pytest.raises(UsageError, match=r"a demo on Azure\. Choose another --dir"):

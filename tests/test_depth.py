@@ -9,13 +9,13 @@ import pytest
 from tests import depth
 
 
-def test_each_file_is_in_one_share() -> None:
+def test_each_test_file_is_in_one_share() -> None:
     files = Counter(file for number in range(depth.SHARES) for file in depth.files_of_share(number))
     assert set(files.values()) == {1}
     assert {"stages/test_cluster.py", "job/test_submit.py", "stages/test_s3_protocol.py", "test_demo.py"} <= files.keys()
 
 
-def test_five_consecutive_commits_run_each_file_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_five_consecutive_commits_run_each_test_file_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(depth, "DEPTH", "fifth")
     runs = list[bool]()
     for commits in range(1_000, 1_000 + depth.SHARES):
@@ -24,7 +24,7 @@ def test_five_consecutive_commits_run_each_file_in_full(monkeypatch: pytest.Monk
     assert sorted(runs) == [False] * (depth.SHARES - 1) + [True]
 
 
-def test_each_slow_file_has_one_turn() -> None:
+def test_each_slow_test_file_has_one_turn() -> None:
     files = Counter(file for number in range(depth.TURNS) for file in depth.files_of_turn(number))
     assert set(files.values()) == {1}
     assert "stages/delete/test_kill.py" in files
@@ -46,7 +46,7 @@ def test_other_depths_run_all_slow_tests(value: str, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("value, expected", [("", False), ("all", True)])
-def test_other_depths_do_not_depend_on_the_file(value: str, expected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_depths_treat_all_test_files_alike(value: str, expected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(depth, "DEPTH", value)
     assert depth.in_full(__file__) is expected
     assert depth.example_count(1, 2) == 1 + expected

@@ -131,7 +131,7 @@ def test_s3_reference_contains_every_setting() -> None:
     assert [name for name in S3Config.model_fields if f"- `{name}`" not in page] == []
 
 
-def test_page_of_google_cloud_contains_every_setting() -> None:
+def test_gcs_page_contains_every_setting() -> None:
     page = (ROOT / "docs" / "gcs.md").read_text().split("## Settings")[1].split("\n## ")[0]
     assert [name for name in GcsConfig.model_fields if f"- `{name}`" not in page] == []
 
@@ -174,7 +174,7 @@ def test_nessie_page_contains_every_setting() -> None:
     assert [name for name in names if f"`{name}" not in page] == []
 
 
-def test_record_of_the_differences_from_nessie_gc_cites_existing_tests() -> None:
+def test_adr_on_nessie_gc_differences_cites_existing_tests() -> None:
     table = (ROOT / "docs" / "adr" / "0013-differences-from-nessie-gc.md").read_text().split("## Decision")[1].split("\n## ")[0]
     rows = [line.split("|") for line in table.splitlines() if line.startswith("| ")][1:]
     proofs = [re.findall("`([^`]+)`", row[3]) for row in rows]
@@ -199,7 +199,7 @@ def test_command_lines_in_blocks_are_valid() -> None:
     assert [(page, wrong) for page, line in lines if (wrong := error_in_block(line)) is not None] == []
 
 
-def test_commands_in_sentences_exist() -> None:
+def test_commands_in_page_text_exist() -> None:
     named = [(page.name, arguments) for page in PAGES for arguments in commands_in_prose(page.read_text())]
     assert len(named) > 40
     assert [(page, wrong) for page, arguments in named if (wrong := error_in_prose(arguments)) is not None] == []
@@ -245,7 +245,7 @@ TESTED_BY = {
         "test_later_run_purges_and_snapshots_stay_readable"
     ),
     ("cli.md", 'eval "$(_GC_ASSETS_COMPLETE=bash_source gc-assets)"'): "test_shell_completion_lists_the_commands",
-    ("cli.md", "$ gc-assets doctor"): "test_commands_of_the_page_work_in_order",
+    ("cli.md", "$ gc-assets doctor"): "test_commands_of_the_cli_page_work_in_order",
     ("cli.md", "$ gc-assets scan /data/warehouse -o scan.html"): "no: it names a folder of the user; tests/cli/test_scan.py scans others",
     (
         "cli.md",
@@ -274,7 +274,7 @@ TESTED_BY = {
         "managed_spark.md",
         "aws s3 cp environment.tar.gz s3://collector/code/environment.tar.gz",
     ): "no: it needs an AWS account; tests/job/test_emr_serverless.py uploads the script to a local server",
-    ("deployment.md", "python -m gc_assets.resources.connect_server --stop"): "test_stop_ends_the_server_of_another_name_of_python",
+    ("deployment.md", "python -m gc_assets.resources.connect_server --stop"): "test_stop_ends_server_started_by_python_under_another_name",
     ("gcs.md", "$ MEMBER=serviceAccount:gc-read@PROJECT.iam.gserviceaccount.com"): "no: it needs a Google Cloud account",
     ("gcs.md", "$ gc-assets doctor --all"): "no: it needs a Google Cloud account; tests/stages/test_gcs_protocol.py makes such plans",
     (
@@ -299,7 +299,7 @@ TESTED_BY = {
 }
 
 
-def test_every_console_block_names_its_test() -> None:
+def test_every_console_block_has_a_test_or_a_reason() -> None:
     found = {(page.name, lines[0]) for page in PAGES for lines in console_blocks(page.read_text())}
     assert found == TESTED_BY.keys()
     tests = set(re.findall(r"^def (test_\w+)", "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py")), re.MULTILINE))
@@ -322,17 +322,17 @@ def test_pre_commit_runs_the_linters_of_make_lint() -> None:
     assert {hook["entry"] for hook in hooks} >= commands
 
 
-def test_modules_in_pages_exist() -> None:
+def test_python_modules_in_pages_exist() -> None:
     named = {name for page in PAGES for name in re.findall(r"python -m ([\w.]+)", page.read_text())}
     assert {name for name in named if find_spec(name) is None} == set()
 
 
-def test_example_of_the_readme_is_valid() -> None:
+def test_readme_example_is_valid() -> None:
     block = (ROOT / "README.md").read_text().split("```yaml\n")[1].split("```")[0]
     assert config_of(yaml.safe_load(block)).storages[0].mode == "plan"
 
 
-def test_links_of_the_readme_exist() -> None:
+def test_readme_links_exist() -> None:
     text = (ROOT / "README.md").read_text()
     pages = [part.partition(")")[0].partition("#") for part in text.split("](")[1:]]
     assert {page for page, _, _ in pages if not (ROOT / page).exists()} == set()

@@ -41,13 +41,13 @@ def test_newest_run_is_the_default(runs: PublishedRuns) -> None:
     assert runs.run().run_date == runs.run("2026-11-21").run_date == runs.run(SECOND).run_date == SECOND
 
 
-def test_every_table_has_a_documented_method() -> None:
+def test_every_table_has_a_documented_read_method() -> None:
     for table in all_tables().values():
         method = getattr(PublishedRun, table.name)
         assert (method.__name__, method.__doc__.startswith(table.doc)) == (table.name, True)
 
 
-def test_table_is_arrow_with_its_schema(runs: PublishedRuns) -> None:
+def test_table_is_read_as_arrow_with_the_published_schema(runs: PublishedRuns) -> None:
     orphans = runs.run("2026-11-20").orphan_files()
     assert isinstance(orphans, pa.Table)
     assert orphans.schema.equals(all_tables()["orphan_files"].schema)
@@ -55,13 +55,13 @@ def test_table_is_arrow_with_its_schema(runs: PublishedRuns) -> None:
     assert orphans.equals(runs.run(FIRST).table("orphan_files", "lake"))
 
 
-def test_columns_are_selected(runs: PublishedRuns) -> None:
+def test_only_selected_columns_are_read(runs: PublishedRuns) -> None:
     chosen = runs.run(FIRST).orphan_files(columns=["size_bytes", "key"])
     assert chosen.schema.names == ["size_bytes", "key"]
     assert chosen.equals(runs.run(FIRST).orphan_files().select(["size_bytes", "key"]))
 
 
-def test_logs_contain_all_executions(runs: PublishedRuns) -> None:
+def test_deletion_log_contains_all_executions(runs: PublishedRuns) -> None:
     log = runs.run(FIRST).deletion_log()
     assert pc.value_counts(log.column("phase")).to_pylist() == [{"values": "quarantine", "counts": 17}, {"values": "restore", "counts": 1}]
     assert runs.run(FIRST).expiry_log("shop").num_rows == 3
@@ -91,7 +91,7 @@ def test_explain_live_and_quarantined_files(runs: PublishedRuns) -> None:
 
 
 @pytest.mark.spark
-def test_frame_has_the_rows_of_the_table(runs: PublishedRuns, spark: SparkSession) -> None:
+def test_spark_frame_has_the_rows_of_the_table(runs: PublishedRuns, spark: SparkSession) -> None:
     run, columns = runs.run(SECOND), ["lake", "key"]
     frame = run.frame(spark, "live_files", "weather", columns)
     assert frame.columns == columns
@@ -120,14 +120,14 @@ def test_usage_error_lists_valid_names(runs: PublishedRuns, call: object, messag
         call(runs)
 
 
-def test_missing_run_is_an_error(runs: PublishedRuns, tmp_path: Path) -> None:
+def test_missing_run_raises_an_error(runs: PublishedRuns, tmp_path: Path) -> None:
     with pytest.raises(StateError, match="run `gc-assets run --run-date 2026-11-19"):
         runs.run("2026-11-19").orphan_files()
     with pytest.raises(StateError, match=r"has no run yet\. Run gc-assets run\."):
         PublishedRuns(platform(tmp_path)).run()
 
 
-def test_old_names_work_with_a_warning(runs: PublishedRuns) -> None:
+def test_renamed_methods_work_with_a_deprecation_warning(runs: PublishedRuns) -> None:
     with pytest.warns(DeprecationWarning, match="was renamed to `run`; the old name is removed in gc-assets 0.5.0"):
         run = runs.night(FIRST)
     assert run == runs.run(FIRST)
@@ -161,7 +161,9 @@ RENAMED_ATTRIBUTES: list[tuple[Callable[[PublishedRuns], Any], str, str]] = [
 
 
 @pytest.mark.parametrize("read, old, new", RENAMED_ATTRIBUTES)
-def test_old_attribute_has_the_same_value(runs: PublishedRuns, read: Callable[[PublishedRuns], Any], old: str, new: str) -> None:
+def test_renamed_attribute_returns_the_value_of_the_new_attribute(
+    runs: PublishedRuns, read: Callable[[PublishedRuns], Any], old: str, new: str
+) -> None:
     value = read(runs)
     message = rf"`{type(value).__name__}\.{old}` was renamed to `{new}`; the old name is removed in gc-assets 0\.5\.0"
     with pytest.warns(DeprecationWarning, match=message) as warned:
@@ -175,7 +177,7 @@ def test_old_attribute_has_the_same_value(runs: PublishedRuns, read: Callable[[P
     assert old not in stored
 
 
-def test_words_of_an_explanation_have_their_old_key() -> None:
+def test_explanation_events_keep_the_deprecated_key() -> None:
     explained = Explanation("lake", "a", "planned", "", approval_events=({"by": "ada", "decision": "approved"},))
     with pytest.warns(DeprecationWarning, match="`Explanation.words` was renamed to `approval_events`") as warned:
         assert explained.words == ({"by": "ada", "decision": "approved", "said": "approved"},)

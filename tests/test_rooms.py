@@ -90,7 +90,7 @@ def test_every_package_has_a_layer() -> None:
     assert packages == set(LAYER_OF)
 
 
-def test_imports_go_to_lower_layers_only() -> None:
+def test_packages_import_only_lower_layers() -> None:
     found = [
         f"{name} imports {target}"
         for name, targets in all_imports().items()
@@ -103,7 +103,7 @@ def test_imports_go_to_lower_layers_only() -> None:
     assert found == []
 
 
-def test_package_imports_no_forbidden_library() -> None:
+def test_packages_do_not_import_forbidden_libraries() -> None:
     found = [
         f"{name} imports {target}"
         for name, targets in all_imports().items()
@@ -113,13 +113,13 @@ def test_package_imports_no_forbidden_library() -> None:
     assert found == []
 
 
-def test_imports_have_no_cycle() -> None:
+def test_imports_have_no_cycles() -> None:
     names = set(all_modules()) - {TOP_MODULE}  # it imports on first use
     edges = {name: {target for target in all_imports()[name] if target in names and target != name} for name in names}
     TopologicalSorter(edges).prepare()  # raises CycleError with the circle
 
 
-def test_top_module_imports_on_first_use() -> None:
+def test_top_module_imports_dependencies_on_first_use() -> None:
     script = (
         "import sys, gc_assets\n"
         "print([name for name in sys.modules if name.partition('.')[0] in ('dagster', 'pyspark', 'pyarrow', 'pydantic')])"
@@ -128,14 +128,14 @@ def test_top_module_imports_on_first_use() -> None:
     assert result.stdout == "[]\n"
 
 
-def test_code_location_is_loaded_without_rare_libraries() -> None:
+def test_code_location_loads_without_datafusion_and_pandas() -> None:
     """Each of these libraries takes a fifth of the import time of a run."""
     script = "import sys, gc_assets.definitions, gc_assets.cli.dagster_run\nprint(sorted({'datafusion', 'pandas'} & set(sys.modules)))"
     result = subprocess.run([sys.executable, "-c", script], cwd=PACKAGE.parent, capture_output=True, text=True, check=True)
     assert result.stdout == "[]\n"
 
 
-def test_no_module_imports_the_resources_link() -> None:
+def test_modules_do_not_import_the_top_level_resources_link() -> None:
     """The wheel has no top-level package `resources`. In a checkout it is a link to `gc_assets/resources`."""
     found = [name for name, targets in all_imports().items() if any(target.partition(".")[0] == "resources" for target in targets)]
     assert found == []
@@ -162,7 +162,7 @@ def code_of(tree: ast.Module) -> str:
     return ast.unparse(tree)
 
 
-def test_no_upper_layer_depends_on_the_kind_of_a_lake() -> None:
+def test_upper_layers_do_not_depend_on_the_lake_kind() -> None:
     packages = {"core", "state", "stages", "assets", "cli", "report"}
     found = [
         f"{name}: {line.strip()}"
@@ -177,7 +177,7 @@ def test_no_upper_layer_depends_on_the_kind_of_a_lake() -> None:
 KINDS = {path.name for path in (PACKAGE / "lakes").iterdir() if (path / "kind.py").exists()}
 
 
-def test_only_lakes_and_kind_stages_import_a_kind_package() -> None:
+def test_only_lakes_and_kind_stages_import_packages_of_a_lake_kind() -> None:
     """Other modules find the tables of a kind by name or role (`lakes/kinds.py`)."""
     packages = {"core", "state", "engine", "stages", "assets", "cli", "report"}
     found = [
@@ -220,7 +220,7 @@ def private_imports(tree: ast.Module) -> Iterator[str]:
             yield f"{ours[node.value.id]}.{node.attr}"
 
 
-def test_no_test_imports_a_private_name() -> None:
+def test_tests_do_not_import_private_names() -> None:
     found = [
         f"{path.relative_to(TESTS)}: {name}"
         for path in sorted(TESTS.rglob("*.py"))

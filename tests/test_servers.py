@@ -5,7 +5,7 @@ from tests.lakes.nessie import server as nessie
 from tests.servers import fetch_all
 
 
-def test_servers_are_fetched_at_the_same_time() -> None:
+def test_servers_are_downloaded_concurrently() -> None:
     together = Barrier(3)
     assert fetch_all([lambda: together.wait(30)] * 3) == []
 

@@ -47,7 +47,7 @@ def test_site_contains_every_page(site: Path) -> None:
     assert "Read runs in Python" in (site / "library.html").read_text()
 
 
-def test_link_to_a_missing_heading_stops_the_build(tmp_path: Path) -> None:
+def test_link_to_a_missing_heading_fails_the_build(tmp_path: Path) -> None:
     pages = tmp_path / "docs"
     pages.mkdir()
     shutil.copy(ROOT / "docs" / "conf.py", pages)
@@ -59,7 +59,7 @@ def test_link_to_a_missing_heading_stops_the_build(tmp_path: Path) -> None:
 
 
 @full_suite_only
-def test_pages_fit_the_window_and_load_nothing(site: Path, browser: Browser) -> None:
+def test_pages_fit_the_window_and_load_no_external_resources(site: Path, browser: Browser) -> None:
     page = browser.new_page()
     errors, requests = collect_errors(page), list[str]()
     page.on("request", lambda request: requests.append(request.url))

@@ -52,7 +52,7 @@ def interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_interrupted_apply_names_what_is_final_and_the_rest_is_skipped_after_its_time(
+def test_interrupted_apply_reports_final_edits_and_expired_rest_is_skipped(
     approved: tuple[RehearsedShell, dict[str, Any]], lake: SmallLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shell, plan = approved
@@ -87,7 +87,7 @@ def test_interrupted_apply_names_what_is_final_and_the_rest_is_skipped_after_its
     assert shell("plans", "--status", "partially applied").exit_code == 0
 
 
-def test_ended_plan_is_no_longer_unfinished(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plan_ended_by_the_user_is_no_longer_unfinished(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shell = RehearsedShell(small_lake(tmp_path))
     (plan,) = json.loads(shell("run", "--format", "json").stdout)
     name = plan["plan_id"][:12]

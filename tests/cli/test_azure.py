@@ -37,7 +37,7 @@ def create_token() -> str:
     return generate_account_sas(ACCOUNT, KEY, resources, permission, expiry=datetime.now(UTC) + timedelta(hours=1))
 
 
-def test_commands_collect_garbage_and_show_no_secret(
+def test_commands_collect_garbage_without_showing_secrets(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, traces: Traces
 ) -> None:
     """Runs use a SAS token, changes an account key, and pyiceberg a connection string."""
@@ -61,7 +61,7 @@ def test_commands_collect_garbage_and_show_no_secret(
         assert traces.find(KEY, APPLY_KEY, token, token.partition("sig=")[2].partition("&")[0]) == []
 
 
-def test_init_finds_a_repository_in_a_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_init_finds_a_repository_in_an_azure_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with open_azure_bench(prefix="lakes/") as bench:
         monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", f"{connection_string(KEY)};BlobEndpoint={bench.server.endpoint}")
         for key in ("weather/snapshots/1CECHNKREP0F1RSTCMT0", "weather/refs/branch.main/ref.json"):

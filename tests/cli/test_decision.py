@@ -57,7 +57,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("terminal")
 @pytest.mark.parametrize("answer, status", [("y\n", "approved"), ("n\n", "ready"), ("\n", "ready"), ("", "ready")])
-def test_approve_asks_on_a_terminal(plans: Plans, answer: str, status: str) -> None:
+def test_approve_asks_for_confirmation_on_a_terminal(plans: Plans, answer: str, status: str) -> None:
     plan = plans.add(edits_by_action={"remove_snapshot": 12}, expiry_actions={"sales": 12}, after_expiry=Amount(files=1, bytes=100))
     result = plans.call("approve", plan, "--by", "ada", answer=answer)
     assert "Approve this plan as ada? [y/N]" in result.stderr
@@ -67,7 +67,7 @@ def test_approve_asks_on_a_terminal(plans: Plans, answer: str, status: str) -> N
 
 
 @pytest.mark.usefixtures("terminal")
-def test_approval_shows_purges_apart_from_files_to_quarantine(plans: Plans) -> None:
+def test_approval_shows_purges_separately_from_quarantine(plans: Plans) -> None:
     totals = {"purge": Amount(files=1, bytes=100), "quarantine": Amount(files=1, bytes=100)}
     plan = plans.add(action="purge", files=1, totals=totals, expiry_actions={"sales": 12})
     result = plans.call("approve", plan, "--by", "ada", answer="n\n")
@@ -81,19 +81,19 @@ def test_approval_shows_purges_apart_from_files_to_quarantine(plans: Plans) -> N
 
 
 @pytest.mark.usefixtures("terminal")
-def test_yes_skips_the_question(plans: Plans) -> None:
+def test_yes_option_skips_the_confirmation(plans: Plans) -> None:
     result = plans.call("approve", plans.add(), "--by", "ada", "--yes")
     assert (result.exit_code, plans.status()) == (0, "approved")
     assert "Approve this plan" not in result.output
 
 
-def test_script_needs_no_terminal(plans: Plans) -> None:
+def test_approve_in_a_script_needs_no_confirmation(plans: Plans) -> None:
     result = plans.call("approve", plans.add(), "--by", "ada", "--format", "json")
     assert (result.exit_code, plans.status()) == (0, "approved")
     assert json.loads(result.stdout)[0]["decision"] == "approved"
 
 
-def test_apply_in_mode_plan_names_the_mode_and_the_missing_approval(plans: Plans) -> None:
+def test_apply_in_mode_plan_reports_mode_and_missing_approval(plans: Plans) -> None:
     plan = plans.add()
     refused = " ".join(plans.call("apply", plan).stderr.split())
     assert "storage warehouse is in mode plan" in refused
@@ -102,7 +102,7 @@ def test_apply_in_mode_plan_names_the_mode_and_the_missing_approval(plans: Plans
     assert "not approved" not in plans.call("apply", plan).stderr
 
 
-def test_apply_interrupted_before_its_first_change_names_that(plans: Plans, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_apply_interrupted_before_any_change_reports_no_change(plans: Plans, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -121,7 +121,7 @@ def test_refusal_ends_with_one_command(plans: Plans) -> None:
     assert result.stderr.splitlines()[-1] == f"  gc-assets approve {plan} --by WHO --override delete_bytes"
 
 
-def test_next_step_of_a_run_follows_the_decisions(
+def test_next_step_after_a_run_depends_on_decisions(
     plans: Plans, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "100")
@@ -146,7 +146,7 @@ def test_next_step_of_a_run_follows_the_decisions(
     assert read_next() == ["Approved by ada. Apply before 2026-03-17 09:30Z:", f"  gc-assets apply {plan} --mode apply"]
 
 
-def test_next_step_of_a_refused_plan_names_its_gates(plans: Plans, capsys: pytest.CaptureFixture[str]) -> None:
+def test_next_step_of_a_refused_plan_contains_the_overrides(plans: Plans, capsys: pytest.CaptureFixture[str]) -> None:
     platform = load_platform(CLOCK, str(plans.path))
     header = header_of(stored_plan(platform, max_delete_bytes=100))
     print_next_step(platform.config, header)
@@ -156,7 +156,7 @@ def test_next_step_of_a_refused_plan_names_its_gates(plans: Plans, capsys: pytes
     ]
 
 
-def test_refused_plan_without_actions_is_listed_and_accepted_by_its_override(plans: Plans) -> None:
+def test_refused_plan_without_actions_is_listed_and_can_be_overridden(plans: Plans) -> None:
     gate = live_drop(LiveCount(1), LiveCount(100), 0.2)
     plan = plans.add(files=0, gates=(gate,))
     assert (plans.status(), plan in plans.call("plans").stdout) == ("refused", True)
@@ -171,20 +171,20 @@ def test_refused_plan_without_actions_is_listed_and_accepted_by_its_override(pla
     assert plans.status() == "approved"
 
 
-def test_plan_without_actions_and_refusals_is_not_listed(plans: Plans) -> None:
+def test_plan_without_actions_or_failed_gates_is_not_listed(plans: Plans) -> None:
     plan = plans.add(files=0)
     assert json.loads(plans.call("plans", "--format", "json").stdout) == []
     assert "has no work" in plans.call("approve", plan, "--by", "ada").stderr
 
 
-def test_no_override_is_offered_next_to_a_gate_without_one(plans: Plans) -> None:
+def test_no_override_is_suggested_if_one_failed_gate_cannot_be_overridden(plans: Plans) -> None:
     gates = (live_drop(LiveCount(1), LiveCount(100), 0.2), lakes_present(["sales (no live files now)"]))
     refused = plans.call("approve", plans.add(gates=gates), "--by", "ada")
     assert "live_drop: " in refused.stderr
     assert "--override" not in refused.stderr
 
 
-def test_decision_on_an_older_plan_names_the_newer_one(plans: Plans) -> None:
+def test_decision_on_an_older_plan_mentions_the_newer_plan(plans: Plans) -> None:
     refused, older = plans.add(max_delete_bytes=100), plans.add(files=3)
     newest = plans.add(files=4, created_at=NOW + timedelta(minutes=1))
     plans.call("reject", newest, "--by", "lee")
@@ -194,7 +194,7 @@ def test_decision_on_an_older_plan_names_the_newer_one(plans: Plans) -> None:
     assert "is newer" not in plans.call("approve", newest, "--by", "lee").stderr
 
 
-def test_approval_warns_of_a_plan_of_another_policy(plans: Plans) -> None:
+def test_approval_warns_if_policy_has_changed_since_the_plan(plans: Plans) -> None:
     """Another machine may apply it, with the lakes.yaml that made it."""
     same, other = plans.add(), plans.add(files=3, policy_digest="0" * 16)
     shown = plans.call("approve", other, "--by", "ada")
@@ -203,7 +203,7 @@ def test_approval_warns_of_a_plan_of_another_policy(plans: Plans) -> None:
     assert "another policy" not in plans.call("approve", same, "--by", "ada").stderr
 
 
-def test_rejection_names_plans_that_stay_approved(plans: Plans) -> None:
+def test_rejection_lists_plans_that_stay_approved(plans: Plans) -> None:
     older, newer = plans.add(), plans.add(files=3, created_at=NOW + timedelta(minutes=1))
     plans.call("approve", older, "--by", "ada")
     assert plans.call("reject", newer, "--by", "lee").stderr.splitlines()[-3:] == [
@@ -214,7 +214,7 @@ def test_rejection_names_plans_that_stay_approved(plans: Plans) -> None:
     assert "still approved" not in plans.call("reject", older, "--by", "lee").stderr
 
 
-def test_approval_names_a_plan_that_was_applied_meanwhile(plans: Plans) -> None:
+def test_approval_warns_if_an_older_plan_was_applied_in_the_meantime(plans: Plans) -> None:
     older, newer = plans.add(), plans.add(files=3, created_at=NOW + timedelta(minutes=1))
     platform = load_platform(CLOCK, str(plans.path))
     applied = find_plan(platform.config, older).header
@@ -223,7 +223,7 @@ def test_approval_names_a_plan_that_was_applied_meanwhile(plans: Plans) -> None:
     assert f"Plan {older} was applied at 2026-03-14 09:32Z, after this plan was made, so parts of this plan may be done" in shown
 
 
-def test_second_approval_of_a_name_shows_the_first(plans: Plans) -> None:
+def test_second_approval_by_one_user_shows_the_first(plans: Plans) -> None:
     plan = plans.add()
     plans.call("approve", plan, "--by", "ada", "--comment", "as agreed")
     again = plans.call("approve", plan, "--by", "ada")
@@ -233,7 +233,7 @@ def test_second_approval_of_a_name_shows_the_first(plans: Plans) -> None:
     assert len(row["approval_events"]) == 1
 
 
-def test_restore_of_a_plan_that_was_not_applied_moves_nothing(plans: Plans, tmp_path: Path) -> None:
+def test_restore_of_an_unapplied_plan_moves_no_files(plans: Plans, tmp_path: Path) -> None:
     plans.path.write_text(plans.path.read_text().replace("/nowhere", str(tmp_path)))
     (tmp_path / "warehouse").mkdir()
     plan = plans.add()

@@ -38,7 +38,7 @@ def test_plans_prints_deprecated_keys(tmp_path: Path) -> None:
     assert [(event["said"], event["by"]) for event in row["words"]] == [("approved", "ada")]
 
 
-def test_explain_prints_summary_and_events_twice() -> None:
+def test_explain_prints_summary_and_events_under_old_and_new_keys() -> None:
     event = {"plan_id": "p", "by": "ada", "decision": "approved", "text": "approved by ada"}
     row = explanation_row(Explanation("warehouse", "a", "planned", "", summary={"plan_id": "p"}, approval_events=(event,)))
     assert row["facts"] == row["summary"] == {"plan_id": "p"}
@@ -46,7 +46,7 @@ def test_explain_prints_summary_and_events_twice() -> None:
     assert row["words"] == [{**event, "said": "approved"}]
 
 
-def test_approve_reject_and_accept_print_decisions_twice(tmp_path: Path) -> None:
+def test_approve_reject_and_accept_print_decisions_under_old_and_new_keys(tmp_path: Path) -> None:
     config = str(write_config(tmp_path, {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db"}))
     plan_id = header_of(stored_plan(load_platform({}, config), run_date=datetime.now(UTC).date().isoformat())).plan_id
 

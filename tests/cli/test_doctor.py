@@ -366,7 +366,7 @@ FLAWS: dict[str, tuple[Callable[[Setup], None], str, str, str, str]] = {
 
 
 @pytest.mark.parametrize("flaw", FLAWS)
-def test_flaw_is_reported_with_solution_and_exit_code_1(setup: Setup, flaw: str) -> None:
+def test_problem_is_reported_with_solution_and_exit_code_1(setup: Setup, flaw: str) -> None:
     break_setup, subject, check, text, solution = FLAWS[flaw]
     break_setup(setup)
     setup.lake.lakes_yaml.write_text(json.dumps(setup.document))
@@ -381,7 +381,7 @@ def test_flaw_is_reported_with_solution_and_exit_code_1(setup: Setup, flaw: str)
     assert setup.digest() == before
 
 
-def test_storage_that_is_not_mounted_is_one_problem(setup: Setup) -> None:
+def test_unmounted_storage_is_reported_as_one_problem(setup: Setup) -> None:
     """Its tables cannot be read either, but no user should set them aside or drop them for that."""
     setup.warehouse.rename(setup.root / "unmounted")
     rows = json.loads(setup.doctor("--format", "json").stdout)
@@ -399,7 +399,7 @@ def spark_findings(setup: Setup) -> dict[str, tuple[str, str]]:
     return {row["check"]: (row["verdict"], row["found"]) for row in rows if row["subject"] == "spark"}
 
 
-def test_versions_of_this_process_and_of_jobs_are_reported(setup: Setup, tmp_path: Path) -> None:
+def test_versions_of_process_and_spark_submit_are_reported(setup: Setup, tmp_path: Path) -> None:
     setup.document["spark"] = {"mode": "submit"}
     found = spark_findings(setup)
     assert found["versions"] == ("ok", f"this process has pyspark {pyspark.__version__} and Python {platform.python_version()}")
@@ -414,7 +414,7 @@ def test_versions_of_this_process_and_of_jobs_are_reported(setup: Setup, tmp_pat
     assert spark_findings(setup)["spark-submit"] == ("fail", f"{program} is Spark 3.3.2, but gc-assets supports {supported}")
 
 
-def test_open_local_server_directory_is_reported(
+def test_server_directory_with_open_permissions_is_reported(
     setup: Setup, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command_context, "open_spark", lambda *_, **__: spark)  # a server would outlive the test
@@ -435,7 +435,7 @@ def test_open_local_server_directory_is_reported(
     assert "is not a directory that only you can access" in output.stdout
 
 
-def test_warning_exits_with_0(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_with_only_warnings_exits_with_0(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
     """A relative path of a table, settings that pyiceberg adds, an approval that waits for another,
     an unclaimed link, and the mark of a killed apply.
     """

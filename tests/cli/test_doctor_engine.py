@@ -36,7 +36,7 @@ def session_row(output: str) -> dict[str, Any]:
 
 
 @pytest.mark.spark
-def test_session_and_task_are_reported_with_versions(spark: SparkSession, tmp_path: Path) -> None:
+def test_spark_session_and_python_task_are_reported_with_versions(spark: SparkSession, tmp_path: Path) -> None:
     result = CliRunner().invoke(cli, ["doctor", "--format", "json", "--config", str(configure(tmp_path))])
     row = session_row(result.stdout)
     python = ".".join(map(str, sys.version_info[:3]))
@@ -46,7 +46,7 @@ def test_session_and_task_are_reported_with_versions(spark: SparkSession, tmp_pa
     assert spark.range(3).count() == 3, "the session of this process is not stopped"
 
 
-def test_environment_in_which_spark_cannot_start_fails(tmp_path: Path) -> None:
+def test_doctor_fails_if_spark_cannot_start(tmp_path: Path) -> None:
     config = configure(tmp_path, **{"spark.driver.extraJavaOptions": "-XX:MaxMetaspaceSize=bad"})
     command = [sys.executable, "-m", "gc_assets", "doctor", "--format", "json", "--config", str(config)]
     done = subprocess.run(command, env=os.environ, capture_output=True, text=True, timeout=120, check=False)
@@ -57,7 +57,7 @@ def test_environment_in_which_spark_cannot_start_fails(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-def test_python_that_runs_no_task_fails(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_fails_if_spark_cannot_run_a_python_task(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     del spark
 
     def fail(*_: object) -> None:

@@ -132,7 +132,7 @@ def failed_findings(result: Result) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("flaw", FLAWS)
-def test_bucket_flaw_is_reported_with_exit_code_1(ceph: S3Server, tmp_path: Path, flaw: str) -> None:
+def test_bucket_problem_is_reported_with_exit_code_1(ceph: S3Server, tmp_path: Path, flaw: str) -> None:
     spoil, versioned, check, text, way_out = FLAWS[flaw]
     at = BucketSetup(tmp_path, ceph, versioned)
     spoil(at)
@@ -155,7 +155,7 @@ def test_refused_credentials_are_reported(ceph: S3Server, tmp_path: Path, code: 
     assert way_out in f"{found['found']} {found['todo']}"
 
 
-def test_wrong_secret_is_one_problem_of_all_tables_and_the_storage(
+def test_wrong_secret_is_reported_once_for_all_tables_and_once_for_the_storage(
     versity: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at = BucketSetup(tmp_path, versity)

@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.spark, full_suite_only]
 traces = cloud_commands.traces
 
 
-def test_commands_collect_garbage_and_show_no_secret(
+def test_commands_collect_garbage_without_showing_secrets(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, traces: Traces
 ) -> None:
     caplog.set_level(logging.INFO)

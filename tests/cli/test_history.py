@@ -16,7 +16,7 @@ LINES = (
 )
 
 
-def test_long_text_wraps_next_to_the_lanes_that_continue() -> None:
+def test_wrapped_text_stays_to_the_right_of_the_graph() -> None:
     assert list(fit_graph(LINES, 60))[1:] == [
         "  | * x  expired: older than max-snapshot-age 5d on branch",
         "  | |   audit and not among its newest 1",
@@ -27,11 +27,11 @@ def test_long_text_wraps_next_to_the_lanes_that_continue() -> None:
     ]
 
 
-def test_every_line_fits_the_width() -> None:
+def test_graph_lines_fit_the_terminal_width() -> None:
     assert [line for width in (40, 60, 80) for line in fit_graph(LINES, width) if cell_len(line) > width] == []
 
 
-def test_pipe_and_many_lanes_have_whole_lines() -> None:
+def test_graph_is_not_wrapped_in_a_pipe_or_with_many_lanes() -> None:
     many = [GraphLine("| " * 30 + "*", "x  expired: older than max-snapshot-age 5d", "| " * 31)]
     assert len(list(fit_graph(LINES, None))) == len(LINES)
     assert len(list(fit_graph(many, 80))) == 1

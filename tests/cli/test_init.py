@@ -65,7 +65,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def test_init_of_a_folder_passes_doctor(data: Path, tmp_path: Path) -> None:
+def test_configuration_from_init_passes_doctor(data: Path, tmp_path: Path) -> None:
     path = tmp_path / "lakes.yaml"
     result = init(f"{data}/warehouse/..", "-o", str(path))
     assert result.exit_code == 0, result.stderr
@@ -77,7 +77,7 @@ def test_init_of_a_folder_passes_doctor(data: Path, tmp_path: Path) -> None:
     assert [row for row in json.loads(doctor.stdout) if row["verdict"] != "ok"] == []
 
 
-def test_init_and_doctor_know_icechunk_2(icechunk2: Library, tmp_path: Path) -> None:
+def test_init_and_doctor_support_icechunk_2(icechunk2: Library, tmp_path: Path) -> None:
     builder = RepositoryBuilder2.create(icechunk2, tmp_path / "warehouse" / "weather", AT)
     path = tmp_path / "lakes.yaml"
     assert init(str(tmp_path / "warehouse"), "-o", str(path)).exit_code == 0
@@ -111,7 +111,7 @@ def test_init_finds_icechunk_2_in_a_bucket(icechunk2: Library, tmp_path: Path) -
         assert list(discover(replace(target, address=bench.store.location))) == [found]
 
 
-def test_first_line_refers_to_the_schema(data: Path, tmp_path: Path) -> None:
+def test_first_line_of_configuration_refers_to_the_schema(data: Path, tmp_path: Path) -> None:
     path = tmp_path / "lakes.yaml"
     assert init(str(data), "-o", str(path)).exit_code == 0
     first, _ = path.read_text().split("\n", 1)
@@ -119,7 +119,7 @@ def test_first_line_refers_to_the_schema(data: Path, tmp_path: Path) -> None:
     assert json.loads((tmp_path / name).read_text()) == json.loads(CliRunner().invoke(cli, ["schema"]).stdout)
 
 
-def test_init_replaces_no_file(tmp_path: Path, data: Path) -> None:
+def test_init_does_not_replace_an_existing_file(tmp_path: Path, data: Path) -> None:
     path = tmp_path / "lakes.yaml"
     path.write_text("mine")
     result = init(str(data), "-o", str(path))
@@ -127,7 +127,7 @@ def test_init_replaces_no_file(tmp_path: Path, data: Path) -> None:
     assert "is not replaced" in result.stderr
 
 
-def test_place_without_a_lake_is_refused(tmp_path: Path, data: Path) -> None:
+def test_folder_without_a_lake_is_refused(tmp_path: Path, data: Path) -> None:
     (tmp_path / "empty").mkdir()
     path = tmp_path / "lakes.yaml"
     result = init(str(data), str(tmp_path / "empty"), "-o", str(path))
@@ -136,13 +136,13 @@ def test_place_without_a_lake_is_refused(tmp_path: Path, data: Path) -> None:
     assert not path.exists()
 
 
-def test_place_that_does_not_exist_is_named(tmp_path: Path) -> None:
+def test_missing_folder_is_reported(tmp_path: Path) -> None:
     result = init(str(tmp_path / "nowhere"), "-o", str(tmp_path / "lakes.yaml"))
     assert result.exit_code == 2
     assert "nowhere: no such file or directory" in " ".join(result.stderr.split())
 
 
-def test_missing_libraries_are_reported(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_lake_libraries_are_reported(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gc_assets.lakes.kinds.missing_modules", lambda kind: ["httpx"] if kind.name == "nessie" else [])
     result = init(str(data), "-o", str(tmp_path / "lakes.yaml"))
     assert result.exit_code == 0
@@ -161,7 +161,7 @@ def test_unreadable_folder_is_reported(tmp_path: Path, monkeypatch: pytest.Monke
     assert f"Permission denied: {tmp_path}/closed" in result.stderr
 
 
-def test_state_in_a_storage_is_refused(data: Path) -> None:
+def test_state_inside_a_storage_is_refused(data: Path) -> None:
     path = data / "warehouse" / "lakes.yaml"
     result = init(str(data), "--config", str(path))
     assert result.exit_code == 2
@@ -182,7 +182,7 @@ def test_unreachable_server_is_reported(tmp_path: Path) -> None:
     assert "does not respond" in result.stderr
 
 
-def test_server_without_a_lake_names_the_searched_servers(tmp_path: Path) -> None:
+def test_error_for_server_without_a_lake_lists_searched_servers(tmp_path: Path) -> None:
     """It names their paths too, because the address of a REST catalog often has a prefix."""
     with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
         Thread(target=server.serve_forever, daemon=True).start()
@@ -273,7 +273,7 @@ def found_lake(*places: str) -> DiscoveredLake:
         ([found_lake("s3://one/ab"), found_lake("s3://one/a")], [], ["s3://one/a/", "s3://one/ab/"]),
     ],
 )
-def test_storages_contain_all_findings_without_overlap(lakes: list[DiscoveredLake], given: list[str], storages: list[str]) -> None:
+def test_chosen_storages_cover_all_lakes_without_overlap(lakes: list[DiscoveredLake], given: list[str], storages: list[str]) -> None:
     assert choose_storages(lakes, given) == [Location.parse(storage) for storage in storages]
 
 
@@ -281,7 +281,7 @@ def test_storages_contain_all_findings_without_overlap(lakes: list[DiscoveredLak
     "wanted, taken, name",
     [("my-lake", (), "my_lake"), ("2026", (), "_2026"), ("", (), "lake"), ("a", ("a", "a_2"), "a_3"), ("äß", (), "lake")],
 )
-def test_names_are_valid_in_the_configuration(wanted: str, taken: tuple[str, ...], name: str) -> None:
+def test_generated_names_are_valid_and_unique(wanted: str, taken: tuple[str, ...], name: str) -> None:
     assert unique_name(wanted, taken) == name
 
 
@@ -295,7 +295,7 @@ def test_names_are_valid_in_the_configuration(wanted: str, taken: tuple[str, ...
         ("http://localhost:8181/catalog", "kind"),
     ],
 )
-def test_a_lake_has_the_name_of_its_server_or_kind(address: str, name: str) -> None:
+def test_lake_is_named_after_server_or_kind(address: str, name: str) -> None:
     assert server_name(address, "kind") == name
 
 
@@ -308,7 +308,7 @@ def test_shell_completion_lists_the_commands() -> None:
     assert [line.split(",")[1] for line in done.stdout.splitlines()] == ["report", "reject", "restore", "rename", "retry"]
 
 
-def test_init_writes_the_retention_that_applies(data: Path, tmp_path: Path) -> None:
+def test_init_writes_the_default_retention_of_each_lake(data: Path, tmp_path: Path) -> None:
     path, bare = tmp_path / "lakes.yaml", tmp_path / "bare.yaml"
     result = init(str(data), "-o", str(path))
     assert "keeps the last 5d and at least 1 snapshot (Iceberg's defaults)" in result.stdout
@@ -324,13 +324,13 @@ def test_init_writes_the_retention_that_applies(data: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS.values() if kind.discover is not None], ids=lambda kind: kind.name)
-def test_written_retention_is_the_default_of_its_kind(kind: LakeKind) -> None:
+def test_retention_template_equals_the_default_of_the_lake_kind(kind: LakeKind) -> None:
     model = kind.config.model_fields["retention"].get_default(call_default_factory=True)
     (written,) = yaml.safe_load(kind.retention_yaml).values()
     assert type(model).model_validate(written).model_dump() == model.model_dump()
 
 
-def test_folder_of_metadata_without_a_catalog_is_explained(data: Path, tmp_path: Path) -> None:
+def test_error_for_table_metadata_without_catalog_lists_searched_files(data: Path, tmp_path: Path) -> None:
     shutil.copytree(data / "warehouse" / "shop", tmp_path / "copy" / "shop")
     result = init(str(tmp_path / "copy"), "-o", str(tmp_path / "lakes.yaml"))
     assert result.exit_code == 2
@@ -342,7 +342,7 @@ def test_folder_of_metadata_without_a_catalog_is_explained(data: Path, tmp_path:
 
 
 @pytest.mark.parametrize("place", ["warehouse", "", "catalog.db"])
-def test_catalog_next_to_the_warehouse_is_found(place: str, tmp_path: Path) -> None:
+def test_catalog_next_to_the_warehouse_folder_is_found(place: str, tmp_path: Path) -> None:
     """The layout of many tutorials. Another catalog there, without tables in the folder, is not taken."""
     LakeBuilder(tmp_path / "lake").table("shop.orders", AT).append(AT)
     (other := LakeBuilder(tmp_path / "other")).table("db.t", AT)
@@ -360,7 +360,7 @@ def test_catalog_next_to_the_warehouse_is_found(place: str, tmp_path: Path) -> N
     assert f"file://{tmp_path}/lake/warehouse/" in [storage["location"] for storage in document["storages"]]
 
 
-def test_unreadable_parent_of_a_place_is_named(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_parent_folder_is_reported(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: Path) -> Iterator[Path]:
         if path == data.parent:
             raise PermissionError(13, "Permission denied", str(path))
@@ -373,7 +373,7 @@ def test_unreadable_parent_of_a_place_is_named(tmp_path: Path, data: Path, monke
     assert f"Catalogs in {data.parent} are not searched: " in result.stderr
 
 
-def test_init_without_a_place_shows_examples() -> None:
+def test_init_without_arguments_shows_examples() -> None:
     result = CliRunner().invoke(cli, ["init"])
     assert result.exit_code == 2
     assert "\n  gc-assets init /data/warehouse\n" in result.stderr
@@ -389,5 +389,5 @@ def test_init_without_a_place_shows_examples() -> None:
         ("shop.orders", "file:///data/other/orders/metadata/1.metadata.json", "file:///data/other"),
     ],
 )
-def test_storage_of_a_catalog_is_its_warehouse(table: str, metadata: str, folder: str) -> None:
+def test_warehouse_folder_is_found_from_table_location(table: str, metadata: str, folder: str) -> None:
     assert find_folder(table, metadata) == folder

@@ -77,7 +77,7 @@ UNCHANGED = "Nothing was changed in the lakes, the storages and the state."
         ("scan", signal.SIGINT, "again", 130, UNCHANGED),
     ],
 )
-def test_interrupted_command_says_what_is_left(name: str, number: int, at_exit: str, code: int, left: str, tmp_path: Path) -> None:
+def test_interrupted_command_reports_remaining_state(name: str, number: int, at_exit: str, code: int, left: str, tmp_path: Path) -> None:
     (tmp_path / "busy.py").write_text(BUSY)
     module = {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
     command = [sys.executable, "-m", "busy", name, str(int(number)), at_exit]
@@ -131,7 +131,7 @@ def fail_after_ctrl_c(error: Exception) -> None:
         raise error from None
 
 
-def test_error_of_a_job_after_ctrl_c_is_an_interruption() -> None:
+def test_spark_error_after_ctrl_c_is_treated_as_interrupt() -> None:
     """Spark cancels its jobs on Ctrl-C, and their error may arrive instead of the interrupt."""
     previous = {number: signal.signal(number, default) for number, default in DEFAULTS.items()}
     try:
@@ -149,7 +149,7 @@ def test_error_of_a_job_after_ctrl_c_is_an_interruption() -> None:
 
 
 @pytest.mark.parametrize("name, code, output", [("SIGINT", 3, "result\n"), ("SIGTERM", -signal.SIGTERM, "")])
-def test_only_sigterm_ends_a_command_after_the_work(name: str, code: int, output: str) -> None:
+def test_finished_command_is_interrupted_by_sigterm_but_not_by_ctrl_c(name: str, code: int, output: str) -> None:
     """After Ctrl-C the result is printed, and the exit code is that of the command."""
     program = (
         "import os, signal; from gc_assets.cli.interrupt import ignore_interrupts, install_handler; install_handler(); "
@@ -170,6 +170,6 @@ def test_ignored_interrupts_stay_ignored_while_spark_starts() -> None:
         signal.signal(signal.SIGINT, previous)
 
 
-def test_command_ends_before_python_destroys_its_objects() -> None:
+def test_command_exits_before_python_destroys_objects() -> None:
     done = subprocess.run([sys.executable, "-c", ABORTS], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (3, "output\nat exit\n", "")

@@ -19,7 +19,7 @@ def test_json_is_one_array_with_utc_times() -> None:
     assert json.loads(out.getvalue()) == [{"at": "2026-11-21T01:00:00+00:00", "day": "2026-11-21", "raw": "AP8="}, {"at": None}]
 
 
-def test_no_rows_is_an_empty_array() -> None:
+def test_json_output_without_rows_is_an_empty_array() -> None:
     out = io.StringIO()
     write_json([], out)
     assert json.loads(out.getvalue()) == []
@@ -45,11 +45,11 @@ def test_long_key_stays_on_one_line_without_a_terminal() -> None:
         (datetime(2026, 11, 21, 3, 4, 5, tzinfo=UTC), "2026-11-21 03:04:05Z"),
     ],
 )
-def test_cells_are_formatted(value: object, shown: str) -> None:
+def test_cell_values_are_formatted(value: object, shown: str) -> None:
     assert format_cell(value) == shown
 
 
-def test_notes_that_differ_in_the_age_are_one() -> None:
+def test_notes_that_differ_only_in_age_are_merged() -> None:
     def notes(age: str) -> tuple[str, ...]:
         return (f"lake prod would keep the last {age} (lakes.yaml with --retention {age})", "lake prod: 3 files are unknown")
 

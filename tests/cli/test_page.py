@@ -90,7 +90,7 @@ def launch(
     return {event.step_materialization_data.materialization.asset_key: event.step_materialization_data.materialization for event in events}
 
 
-def test_applied_plan_is_reported_like_a_dagster_run(
+def test_apply_command_emits_the_metadata_of_a_dagster_run(
     applied_plan: str, lake: SmallLake, instance: dg.DagsterInstance, run_date: str
 ) -> None:
     shown = newest_event(instance, LOG)
@@ -105,14 +105,14 @@ def test_applied_plan_is_reported_like_a_dagster_run(
     assert metadata.tags["dagster/data_version"] == shown.tags["dagster/data_version"]
 
 
-def test_history_edits_are_reported(applied_plan: str, lake: SmallLake, instance: dg.DagsterInstance, run_date: str) -> None:
+def test_history_edits_are_reported_to_dagster(applied_plan: str, lake: SmallLake, instance: dg.DagsterInstance, run_date: str) -> None:
     shown = newest_event(instance, EDITS)
     rows = json.loads(run_command(lake, "show", "expiry_log", "--format", "json").stdout)
     assert (shown.partition, shown.metadata["plan_id"].value) == (run_date, applied_plan)
     assert shown.metadata["done_edits"].value == shown.metadata["dagster/row_count"].value == len(rows) > 0
 
 
-def test_approval_is_reported_on_the_plan(applied_plan: str, instance: dg.DagsterInstance, run_date: str) -> None:
+def test_approval_is_reported_to_dagster_on_the_plan_asset(applied_plan: str, instance: dg.DagsterInstance, run_date: str) -> None:
     records = instance.fetch_observations(dg.AssetKey(["warehouse", "deletion_plan"]), limit=100, ascending=True).records
     observed = records[0].asset_observation
     assert observed is not None
@@ -127,7 +127,7 @@ def test_approval_is_reported_on_the_plan(applied_plan: str, instance: dg.Dagste
     assert newest_event(instance, LOG).metadata["approved_by"].value == "ada"
 
 
-def test_checks_of_an_apply_are_reported(applied_plan: str, instance: dg.DagsterInstance) -> None:
+def test_checks_of_an_apply_are_reported_to_dagster(applied_plan: str, instance: dg.DagsterInstance) -> None:
     del applied_plan
     records = instance.event_log_storage.get_latest_asset_check_execution_by_key(
         [dg.AssetCheckKey(LOG, name) for name in ("receipt", "complete", "no_failed_key")]
@@ -137,7 +137,7 @@ def test_checks_of_an_apply_are_reported(applied_plan: str, instance: dg.Dagster
     )
 
 
-def test_restore_is_reported(applied_plan: str, lake: SmallLake, instance: dg.DagsterInstance) -> None:
+def test_restore_is_reported_to_dagster(applied_plan: str, lake: SmallLake, instance: dg.DagsterInstance) -> None:
     (row,) = json.loads(run_command(lake, "restore", "--plan", applied_plan, "--format", "json").stdout)
     shown = newest_event(instance, LOG)
     assert shown.metadata["restored_files"].value == row["files"] > 0
@@ -147,13 +147,15 @@ def test_restore_is_reported(applied_plan: str, lake: SmallLake, instance: dg.Da
     assert str(shown.metadata["plan_id"].value).startswith("restore-")
 
 
-def test_failed_report_keeps_the_exit_code(applied_plan: str, lake: SmallLake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_report_to_dagster_does_not_change_the_exit_code(
+    applied_plan: str, lake: SmallLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("DAGSTER_HOME", "not/an/absolute/path")
     assert "Cannot report this to Dagster" in run_command(lake, "restore", "--plan", applied_plan).stderr
 
 
 @full_suite_only
-def test_command_line_shows_actions_of_dagster(lake: SmallLake, applied_plan: str, run_date: str) -> None:
+def test_command_line_shows_actions_done_in_dagster(lake: SmallLake, applied_plan: str, run_date: str) -> None:
     del applied_plan
     (plan,) = json.loads(run_command(lake, "run", "--format", "json").stdout)
     launch(lake, "approve", "approve_plan", {"plan_id": plan["plan_id"], "by": "ada"})

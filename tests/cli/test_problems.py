@@ -21,7 +21,7 @@ def row(subject: str, check: str, cause: str = CAUSE, todo: str = "Fix it.") -> 
     return {"subject": subject, "check": check, "verdict": "fail", "found": f"{subject}: {cause}", "todo": todo, "cause": cause}
 
 
-def test_one_cause_is_one_entry_with_all_places(capsys: pytest.CaptureFixture[str]) -> None:
+def test_problems_with_one_cause_are_one_entry(capsys: pytest.CaptureFixture[str]) -> None:
     other = row("archive", "plans", cause="", todo="Make a new plan with `gc-assets run`.")
     write_problems([row("sales", "readable"), other, row("wh", "listable"), row("weather", "readable")])
     assert capsys.readouterr().out.splitlines() == [
@@ -37,12 +37,12 @@ def test_one_cause_is_one_entry_with_all_places(capsys: pytest.CaptureFixture[st
     ]
 
 
-def test_wide_prints_the_text_of_each_place(capsys: pytest.CaptureFixture[str]) -> None:
+def test_wide_option_prints_the_text_of_every_problem(capsys: pytest.CaptureFixture[str]) -> None:
     write_problems([row("sales", "readable"), row("wh", "listable")], wide=True)
     assert capsys.readouterr().out.count(CAUSE) == 2
 
 
-def test_wrong_endpoint_is_one_problem_and_dependent_checks_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_endpoint_is_one_problem_and_skips_dependent_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise GcError("replaced")
 

@@ -32,7 +32,7 @@ def live_processes(session: int) -> list[str]:
 @pytest.mark.spark
 @full_suite_only
 @pytest.mark.parametrize("command", ["doctor", "run", "scan"])
-def test_no_process_is_left(command: str, tmp_path: Path) -> None:
+def test_command_leaves_no_process_running(command: str, tmp_path: Path) -> None:
     lake = small_lake(tmp_path)
     arguments = [str(lake.root / "warehouse")] if command == "scan" else ["--config", str(lake.lakes_yaml)]
     program = [sys.executable, "-m", "gc_assets", command, *arguments]

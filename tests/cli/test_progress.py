@@ -34,7 +34,7 @@ def screen(progress: CommandProgress, width: int) -> list[str]:
 
 
 @pytest.mark.parametrize("width", [80, 100])
-def test_terminal_shows_step_activity_and_bar(width: int) -> None:
+def test_terminal_shows_step_activity_and_progress_bar(width: int) -> None:
     progress = CommandProgress()
     progress.start_assets(22)
     with measure_work("sales/live_files of 2026-11-21"):
@@ -67,7 +67,7 @@ def test_finished_step_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert screen(progress, 80) == [""]
 
 
-def test_pipe_gets_a_line_after_silence(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_line_is_written_to_a_pipe_after_silence(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "SILENCE_SECONDS", 0.02)
     with show_progress(CommandProgress(), verbose=False), measure_work("warehouse/deletion_log of 2026-11-21"):
         log_activity("quarantine: 5,000 files")
@@ -77,7 +77,7 @@ def test_pipe_gets_a_line_after_silence(capsys: pytest.CaptureFixture[str], monk
     assert any(re.fullmatch(pattern, line) for line in output.splitlines())
 
 
-def test_line_is_printed_while_the_output_of_spark_is_redirected(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_progress_line_is_printed_while_spark_output_is_redirected(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     with show_progress(CommandProgress(), verbose=False) as shown:
 
         class Slow(Collector):
@@ -92,14 +92,14 @@ def test_line_is_printed_while_the_output_of_spark_is_redirected(capfd: pytest.C
     assert capfd.readouterr().err == "  checking sales\n"
 
 
-def test_verbose_shows_no_progress(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verbose_option_disables_progress(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "SILENCE_SECONDS", 0.001)
     with show_progress(CommandProgress(), verbose=True), measure_work("doctor"):
         time.sleep(0.05)
     assert capsys.readouterr().err == ""
 
 
-def test_pipe_gets_no_line_before_silence(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_line_is_not_written_to_a_pipe_before_silence(capsys: pytest.CaptureFixture[str]) -> None:
     with show_progress(CommandProgress(), verbose=False), measure_work("doctor"):
         time.sleep(0.05)
     assert capsys.readouterr().err == ""

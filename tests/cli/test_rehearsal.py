@@ -39,7 +39,7 @@ def call(at: tuple[Path, datetime, str], *arguments: str, rehearsal: bool) -> Re
 
 
 @pytest.mark.parametrize("name", ["plans", "approve", "reject", "apply", "restore", "show deletion_plan", "explain data/0.parquet"])
-def test_command_under_another_clock_names_it(at: tuple[Path, datetime, str], name: str) -> None:
+def test_command_with_a_set_clock_prints_rehearsal_notice(at: tuple[Path, datetime, str], name: str) -> None:
     by = ["--by", "ada"] if name in {"approve", "reject"} else []
     plan = [at[2]] if name in {"approve", "reject", "apply"} else ["--plan", at[2]] if name == "restore" else []
     result = call(at, *name.split(), *plan, *by, rehearsal=True)
@@ -47,7 +47,7 @@ def test_command_under_another_clock_names_it(at: tuple[Path, datetime, str], na
 
 
 @pytest.mark.parametrize("name", ["approve", "apply"])
-def test_plan_of_a_rehearsal_at_the_real_clock_names_what_to_do(at: tuple[Path, datetime, str], name: str) -> None:
+def test_rehearsal_plan_is_refused_with_the_real_clock(at: tuple[Path, datetime, str], name: str) -> None:
     refused = call(at, name, at[2], *(["--by", "ada"] if name == "approve" else ["--mode", "apply"]), rehearsal=False)
     assert refused.exit_code == 3
     assert at[2] not in refused.stderr, "messages have short ids"
@@ -56,7 +56,7 @@ def test_plan_of_a_rehearsal_at_the_real_clock_names_what_to_do(at: tuple[Path, 
     assert f"To continue the rehearsal, set GC_ASSETS_UNSAFE_NOW as before, for example to {at[1]:%Y-%m-%dT%H:%M:%S}Z." in refused.stderr
 
 
-def test_plan_of_a_rehearsal_is_marked_in_the_list_of_plans(at: tuple[Path, datetime, str]) -> None:
+def test_rehearsal_plan_is_marked_in_the_plan_list(at: tuple[Path, datetime, str]) -> None:
     for rehearsal in (True, False):
         (row,) = [line for line in call(at, "plans", rehearsal=rehearsal).stdout.splitlines() if at[2][:12] in line]
         assert MARK in row

@@ -48,7 +48,7 @@ def restore(root: Path, *arguments: str) -> Result:
     return CliRunner(env={"COLUMNS": "300"}).invoke(cli, ["restore", *arguments, "--config", str(root / "lakes.yaml")])
 
 
-def test_purged_key_names_date_and_plan_and_fails(tmp_path: Path, plan_id: str) -> None:
+def test_restore_of_purged_key_fails_with_date_and_plan(tmp_path: Path, plan_id: str) -> None:
     del plan_id
     for key in ("lake/a", f"file://{tmp_path}/warehouse/lake/a"):
         result = restore(tmp_path, "--key", key)
@@ -57,7 +57,7 @@ def test_purged_key_names_date_and_plan_and_fails(tmp_path: Path, plan_id: str) 
         assert "Nothing to do" not in result.stderr
 
 
-def test_purged_plan_and_prefix_name_dates_and_number(tmp_path: Path, plan_id: str) -> None:
+def test_restore_of_purged_plan_or_prefix_fails_with_dates_and_count(tmp_path: Path, plan_id: str) -> None:
     for arguments in (("--plan", plan_id), ("--prefix", "lake/")):
         result = restore(tmp_path, *arguments)
         assert result.exit_code == 1
@@ -65,7 +65,7 @@ def test_purged_plan_and_prefix_name_dates_and_number(tmp_path: Path, plan_id: s
         assert found in result.stderr
 
 
-def test_plan_that_purged_is_named_with_the_plans_that_can_be_restored(tmp_path: Path, plan_id: str) -> None:
+def test_restore_of_a_purging_plan_lists_restorable_plans(tmp_path: Path, plan_id: str) -> None:
     at = load_platform({}, str(tmp_path / "lakes.yaml"))
     context = at.run_context(at.clock.today())
     purging = header_of(stored_plan(at, run_date=at.clock.today().isoformat())).plan_id
@@ -78,19 +78,19 @@ def test_plan_that_purged_is_named_with_the_plans_that_can_be_restored(tmp_path:
     assert "Nothing to do" not in result.stderr
 
 
-def test_shortened_key_is_refused_with_the_command_that_prints_it(tmp_path: Path, plan_id: str) -> None:
+def test_restore_of_shortened_key_suggests_explain_command(tmp_path: Path, plan_id: str) -> None:
     del plan_id
     result = restore(tmp_path, "--key", "lake…a")
     assert (result.exit_code, "gc-assets explain lake…a" in result.stderr.replace("'", "")) == (2, True)
 
 
-def test_file_that_was_never_in_quarantine_is_no_error(tmp_path: Path, plan_id: str) -> None:
+def test_restore_of_file_never_quarantined_succeeds_without_change(tmp_path: Path, plan_id: str) -> None:
     del plan_id
     result = restore(tmp_path, "--key", "lake/c")
     assert (result.exit_code, "Nothing to do: no such file is in quarantine" in result.stderr) == (0, True)
 
 
-def test_history_that_cannot_be_undone_is_refused_before_files_are_restored(tmp_path: Path, plan_id: str) -> None:
+def test_restore_refuses_irreversible_history_before_moving_files(tmp_path: Path, plan_id: str) -> None:
     result = restore(tmp_path, "--plan", plan_id, "--history")
     assert result.exit_code == 2
     message = " ".join(result.stderr.split())
@@ -98,7 +98,7 @@ def test_history_that_cannot_be_undone_is_refused_before_files_are_restored(tmp_
     assert "No file was restored. To restore the files only, leave out `--history`." in message
 
 
-def test_history_is_not_undone_if_its_files_were_purged(tmp_path: Path, plan_id: str) -> None:
+def test_history_edit_is_not_undone_if_needed_files_were_purged(tmp_path: Path, plan_id: str) -> None:
     """The restored history would name files that do not exist."""
     at = load_platform({}, str(tmp_path / "lakes.yaml"))
     context = at.run_context(at.clock.today())
@@ -108,7 +108,9 @@ def test_history_is_not_undone_if_its_files_were_purged(tmp_path: Path, plan_id:
     assert undo_history(context, RestoreResult(request, log, {}, purged)) is None
 
 
-def test_undone_paths_of_a_purged_plan_do_not_promise_its_files(tmp_path: Path, plan_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_restored_paths_of_a_purged_plan_do_not_count_as_restored_files(
+    tmp_path: Path, plan_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(restore_request, "refuse_irreversible", lambda context, plan: None)
     monkeypatch.setattr(restore_request, "undo_expiry", lambda context, plan, *, only_paths: {"undone": 3} if only_paths else {})
     result = restore(tmp_path, "--plan", plan_id, "--history")
@@ -118,14 +120,14 @@ def test_undone_paths_of_a_purged_plan_do_not_promise_its_files(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("others, is_undone", [((), True), (("changed",), False), (("failed",), False)])
-def test_history_counts_as_undone_if_no_edit_is_left(tmp_path: Path, plan_id: str, others: tuple[str, ...], is_undone: bool) -> None:
+def test_history_counts_as_undone_if_no_edit_remains(tmp_path: Path, plan_id: str, others: tuple[str, ...], is_undone: bool) -> None:
     at = load_platform({}, str(tmp_path / "lakes.yaml"))
     request = RestoreRequest("warehouse", find_plan(at.config, plan_id), None, None, history=True)
     by_outcome = {"restore/done": Totals(2), "history/undone": Totals(1), **{f"history/{outcome}": Totals(1) for outcome in others}}
     assert RestoreResult(request, publish_log(at.run_context(at.clock.today())), by_outcome).is_history_undone is is_undone
 
 
-def test_prefix_with_a_restored_file_only_reports_the_purged_ones(tmp_path: Path, plan_id: str) -> None:
+def test_prefix_restore_succeeds_and_reports_purged_files(tmp_path: Path, plan_id: str) -> None:
     del plan_id
     at = load_platform({}, str(tmp_path / "lakes.yaml"))
     trashed = tmp_path / "warehouse" / ".gc-assets" / "trash" / "p9" / "lake" / "c"

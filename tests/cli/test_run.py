@@ -104,7 +104,7 @@ def tables() -> list[str]:
 
 
 @pytest.mark.parametrize("asset", tables())
-def test_every_format_shows_the_same_rows(asset: str, lake_after_run: tuple[Shell, Result], tmp_path: Path) -> None:
+def test_all_output_formats_show_equal_rows(asset: str, lake_after_run: tuple[Shell, Result], tmp_path: Path) -> None:
     shell = lake_after_run[0]
     rows = shell.json("show", asset)
     assert all(list(row) == all_tables()[asset].schema.names for row in rows)
@@ -151,7 +151,7 @@ def test_explain_accepts_any_spelling_of_an_address(lake_after_run: tuple[Shell,
         assert (found["storage"], found["key"], found["verdict"]) == ("warehouse", key, "planned")
 
 
-def test_explain_names_the_last_commit_of_an_expired_file(lake_after_run: tuple[Shell, Result]) -> None:
+def test_explain_shows_the_last_commit_of_an_expired_file(lake_after_run: tuple[Shell, Result]) -> None:
     shell = lake_after_run[0]
     orphan = next(row for row in shell.json("show", "orphan_files") if row["reason"] == "expired" and row["kind"] == "data")
     (found,) = shell.json("explain", orphan["key"])
@@ -172,7 +172,9 @@ def test_explain_unknown_and_external_files(lake_after_run: tuple[Shell, Result]
     assert shell.json("explain", "s3://elsewhere/file")[0]["verdict"] == "external"
 
 
-def test_report_names_the_plan_and_loads_nothing(lake_after_run: tuple[Shell, Result], lake: SmallLake, tmp_path: Path) -> None:
+def test_report_contains_the_plan_and_loads_no_external_resources(
+    lake_after_run: tuple[Shell, Result], lake: SmallLake, tmp_path: Path
+) -> None:
     target = tmp_path / "report.html"
     assert lake_after_run[0]("report", "-o", str(target)).exit_code == 0
     page = target.read_text()
@@ -184,7 +186,7 @@ def test_report_names_the_plan_and_loads_nothing(lake_after_run: tuple[Shell, Re
     assert [word for word in ("http:", "https:", "src=", "<script", "url(", "@import") if word in without_namespaces] == []
 
 
-def test_doctor_passes(lake_after_run: tuple[Shell, Result]) -> None:
+def test_doctor_passes_for_a_valid_lake(lake_after_run: tuple[Shell, Result]) -> None:
     rows = lake_after_run[0].json("doctor")
     assert {row["verdict"] for row in rows} == {"ok"}
     assert {"sales", "warehouse", "state", "storages", "spark"} <= {row["subject"] for row in rows}
@@ -218,7 +220,7 @@ def test_history_is_drawn_before_and_after_expiry(lake_after_run: tuple[Shell, R
     assert lake_after_run[0]("history", "--table", "shop.nothing").exit_code == 2
 
 
-def test_show_names_the_table_and_not_its_uuid(lake_after_run: tuple[Shell, Result]) -> None:
+def test_show_prints_table_name_instead_of_uuid(lake_after_run: tuple[Shell, Result]) -> None:
     shell, _ = lake_after_run
     uuid = shell.json("show", "expiry_plan")[0]["table_uuid"]
     assert shell("show", "expiry_plan").stdout.split()[:3] == ["table_name", "action", "snapshot_id"]
@@ -247,7 +249,7 @@ def test_what_if_reports_files_of_a_deleted_tag(lake_after_run: tuple[Shell, Res
     assert "1 commit fewer would be retained" in result.stderr
 
 
-def test_what_if_with_the_same_policy_changes_nothing(lake_after_run: tuple[Shell, Result]) -> None:
+def test_what_if_with_unchanged_policy_returns_no_rows(lake_after_run: tuple[Shell, Result]) -> None:
     result = lake_after_run[0]("what-if", "--format", "json")
     assert json.loads(result.stdout) == []
     assert "the same commits would be retained" in result.stderr
@@ -263,7 +265,7 @@ def test_what_if_refuses_unknown_ref_and_cutoff(lake_after_run: tuple[Shell, Res
 
 
 @pytest.mark.parametrize("arguments", [["what-if"], ["blame", "--by", "ref"], ["report", "-o", "-"]], ids=lambda arguments: arguments[0])
-def test_pipe_shows_progress_of_commands_that_read_a_run(
+def test_reading_commands_write_progress_to_a_pipe(
     arguments: list[str], lake_after_run: tuple[Shell, Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gc_assets.cli.progress.SILENCE_SECONDS", 0.01)
@@ -271,7 +273,7 @@ def test_pipe_shows_progress_of_commands_that_read_a_run(
     assert re.search(rf"^  {arguments[0]}: \d+ s", result.stderr, re.MULTILINE)
 
 
-def test_blame_by_age_is_monotonic(lake_after_run: tuple[Shell, Result]) -> None:
+def test_blame_by_age_frees_nothing_at_365d_and_keeps_nothing_at_1d(lake_after_run: tuple[Shell, Result]) -> None:
     rows = lake_after_run[0].json("blame", "--by", "age")
     freed = {row["age"]: row["freed_bytes"] for row in rows if row["table"] == "shop.orders"}
     kept = {row["age"]: row["kept_bytes"] for row in rows if row["table"] == "shop.orders"}
@@ -279,7 +281,7 @@ def test_blame_by_age_is_monotonic(lake_after_run: tuple[Shell, Result]) -> None
     assert kept.get("1d", 0) == 0
 
 
-def test_blame_by_table_adds_up(lake_after_run: tuple[Shell, Result]) -> None:
+def test_blame_by_table_counts_every_live_file(lake_after_run: tuple[Shell, Result]) -> None:
     shell = lake_after_run[0]
     rows = shell.json("blame")
     assert {row["table"] for row in rows} >= {"shop.orders", "shop.visits"}
@@ -289,7 +291,9 @@ def test_blame_by_table_adds_up(lake_after_run: tuple[Shell, Result]) -> None:
     assert sum(row["garbage_bytes"] for row in rows) == sum(row["size_bytes"] for row in shell.json("show", "orphan_files"))
 
 
-def test_approve_apply_and_restore(lake_after_run: tuple[Shell, Result], lake: SmallLake, spark: SparkSession, tmp_path: Path) -> None:
+def test_approve_apply_and_restore_work_in_order(
+    lake_after_run: tuple[Shell, Result], lake: SmallLake, spark: SparkSession, tmp_path: Path
+) -> None:
     shell, plan_id = lake_after_run[0], plan_of(lake_after_run)["plan_id"]
     before, gone = lake.keys(), {row["key"] for row in shell.json("show", "deletion_plan")}
     assert gone > {str(path.relative_to(lake.builder.warehouse)) for path in lake.leftovers}
@@ -386,7 +390,7 @@ def test_refused_plan_exits_with_3(lake_after_run: tuple[Shell, Result], lake: S
         lake.configure()
 
 
-def test_run_in_mode_apply_needs_an_approval(lake_after_run: tuple[Shell, Result], lake: SmallLake) -> None:
+def test_run_in_mode_apply_deletes_nothing_without_approval(lake_after_run: tuple[Shell, Result], lake: SmallLake) -> None:
     assert lake_after_run[1].exit_code == 0, lake_after_run[1].stderr
     assert "warehouse/deletion_log" in lake_after_run[1].stderr
     assert all(path.exists() for path in lake.leftovers)
@@ -405,7 +409,7 @@ def test_historical_plan_cannot_be_approved(lake_after_run: tuple[Shell, Result]
     assert "Historical" in lake_after_run[0]("report", "--run-date", yesterday, "-o", "-").stdout
 
 
-def test_table_that_is_unreadable_after_its_freeze_is_named(lake_after_run: tuple[Shell, Result], lake: SmallLake) -> None:
+def test_table_that_becomes_unreadable_during_a_run_is_reported(lake_after_run: tuple[Shell, Result], lake: SmallLake) -> None:
     """The commits must be unknown from the previous run. Otherwise the table is not read again."""
     path, graph = lake.orders.path(lake.orders.metadata_location), lake.root / "state" / "sales" / "commit_graph"
     content, aside = path.read_bytes(), graph.rename(graph.with_name("aside"))
@@ -421,7 +425,7 @@ def test_table_that_is_unreadable_after_its_freeze_is_named(lake_after_run: tupl
         aside.rename(graph)
 
 
-def test_damaged_state_names_the_file(lake_after_run: tuple[Shell, Result], lake: SmallLake, run_date: str) -> None:
+def test_error_for_damaged_state_contains_the_file(lake_after_run: tuple[Shell, Result], lake: SmallLake, run_date: str) -> None:
     pointer = lake.root / "state" / "sales" / "lake_refs" / f"run_date={run_date}" / "current.json"
     content = pointer.read_bytes()
     try:
@@ -433,7 +437,7 @@ def test_damaged_state_names_the_file(lake_after_run: tuple[Shell, Result], lake
         pointer.write_bytes(content)
 
 
-def test_rehearsal_prunes_nothing(lake_after_run: tuple[Shell, Result], lake: SmallLake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prune_is_refused_in_a_rehearsal(lake_after_run: tuple[Shell, Result], lake: SmallLake, monkeypatch: pytest.MonkeyPatch) -> None:
     before = sorted((lake.root / "state").rglob("*"))
     monkeypatch.setenv("GC_ASSETS_UNSAFE_NOW", "2099-01-01T00:00:00+00:00")
     refused = lake_after_run[0]("prune", "--keep-days", "30")
@@ -450,7 +454,7 @@ def test_prune_keeps_current_tables(lake_after_run: tuple[Shell, Result], lake: 
     assert {name: shell.json("show", name) for name in before} == before
 
 
-def test_run_without_listing_names_the_listing_that_it_uses(lake_after_run: tuple[Shell, Result], run_date: str) -> None:
+def test_run_without_listing_reports_the_reused_listing(lake_after_run: tuple[Shell, Result], run_date: str) -> None:
     shell = lake_after_run[0]
     listed = shell("run", "--run-date", run_date, "--listing")
     assert "not listed" not in listed.stderr

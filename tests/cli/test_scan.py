@@ -46,13 +46,13 @@ def scanned(spark: SparkSession, lake: SmallLake, tmp_path_factory: pytest.TempP
     return result, (folder / "scan.html").read_text()
 
 
-def test_scan_changes_and_keeps_nothing(scanned: tuple[Result, str]) -> None:
+def test_scan_leaves_lake_and_state_unchanged(scanned: tuple[Result, str]) -> None:
     result, page = scanned
     assert "This is an estimate under these assumptions:" in result.stdout
     assert "An estimate. Nothing was changed, and nothing is kept." in page
 
 
-def test_scan_counts_like_a_run(scanned: tuple[Result, str], lake: SmallLake) -> None:
+def test_scan_counts_equal_those_of_a_run(scanned: tuple[Result, str], lake: SmallLake) -> None:
     text = scanned[0].stdout
     (storage,) = yaml.safe_load(text[text.index("# yaml-language-server") :])["storages"]
     shares = {
@@ -67,21 +67,21 @@ def test_scan_counts_like_a_run(scanned: tuple[Result, str], lake: SmallLake) ->
     assert shares["expired history"] > 0
 
 
-def test_scan_ends_with_the_configuration_of_init(scanned: tuple[Result, str], lake: SmallLake, tmp_path: Path) -> None:
+def test_scan_output_ends_with_the_configuration_that_init_writes(scanned: tuple[Result, str], lake: SmallLake, tmp_path: Path) -> None:
     path = tmp_path / "lakes.yaml"
     assert CliRunner().invoke(cli, ["init", str(lake.root), "-o", str(path)]).exit_code == 0
     assert scanned[0].stdout.rstrip().endswith(path.read_text().rstrip())
     assert yaml.safe_load(path.read_text())["lakes"][0]["kind"] == "iceberg"
 
 
-def test_page_offers_no_plan(scanned: tuple[Result, str], lake: SmallLake) -> None:
+def test_scan_page_does_not_offer_a_plan(scanned: tuple[Result, str], lake: SmallLake) -> None:
     page = scanned[1]
     assert "gc-assets approve" not in page
     assert f"<code>gc-assets init {lake.root}</code> writes this file." in page
     assert "The plan</h3>" not in page
 
 
-def test_metadata_of_an_unconfigured_catalog_is_a_doubt(spark: SparkSession, tmp_path: Path) -> None:
+def test_scan_warns_of_metadata_from_an_unconfigured_catalog(spark: SparkSession, tmp_path: Path) -> None:
     lake = small_lake(tmp_path)
     other = lake.builder.warehouse / "shop" / "orders" / "other" / "metadata"
     other.mkdir(parents=True)
@@ -94,7 +94,7 @@ def test_metadata_of_an_unconfigured_catalog_is_a_doubt(spark: SparkSession, tmp
     assert "11111111-2222-3333-4444-555555555555" in result.stdout.replace("\n", "")
 
 
-def test_foreign_files_are_a_doubt(spark: SparkSession, tmp_path: Path) -> None:
+def test_scan_warns_of_foreign_files(spark: SparkSession, tmp_path: Path) -> None:
     lake = small_lake(tmp_path)
     landing = lake.builder.warehouse / "shop" / "orders" / "landing"
     landing.mkdir()
@@ -106,7 +106,7 @@ def test_foreign_files_are_a_doubt(spark: SparkSession, tmp_path: Path) -> None:
     assert "Doubt: warehouse: 2 files (2 B) may belong to others and are not planned. See Foreign files" in result.stdout
 
 
-def test_temporary_directory_in_the_place_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_temporary_directory_inside_the_scanned_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lake = small_lake(tmp_path)
     monkeypatch.setattr(tempfile, "tempdir", str(lake.builder.warehouse / "shop"))
     before = contents(tmp_path)
@@ -116,7 +116,7 @@ def test_temporary_directory_in_the_place_is_refused(tmp_path: Path, monkeypatch
     assert contents(tmp_path).keys() == before.keys()
 
 
-def test_place_without_a_lake_is_refused(tmp_path: Path) -> None:
+def test_folder_without_a_lake_is_refused(tmp_path: Path) -> None:
     result = scan(str(tmp_path))
     assert result.exit_code == 2
     assert "no lake found" in result.stderr

@@ -72,7 +72,7 @@ def find_secrets(things: Mapping[str, bytes]) -> dict[str, list[str]]:
     return {name: secrets for name, secrets in found.items() if secrets}
 
 
-def test_no_secret_is_written_printed_or_sent(
+def test_secrets_are_not_written_printed_or_sent(
     spark: SparkSession, nessie_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)

@@ -46,7 +46,7 @@ def runs(tmp_path: Path) -> Runs:
 
 
 @pytest.mark.parametrize("name", ["db.orders", "sales/db.orders"])
-def test_record_is_valid_while_the_table_stays_unreadable(runs: Runs, name: str) -> None:
+def test_set_aside_record_is_valid_while_the_table_stays_unreadable(runs: Runs, name: str) -> None:
     result = runs.invoke(name, "--comment", "only its own files", "--format", "json")
     assert result.exit_code == 0, result.output
     (row,) = json.loads(result.stdout)
@@ -56,19 +56,19 @@ def test_record_is_valid_while_the_table_stays_unreadable(runs: Runs, name: str)
     assert runs.record(ORDERS.model_copy(update={"lake": "other"})) is None
 
 
-def test_record_is_not_valid_for_another_table_of_this_name(runs: Runs) -> None:
+def test_set_aside_record_does_not_apply_to_another_table_of_equal_name(runs: Runs) -> None:
     assert runs.invoke("db.orders").exit_code == 0
     assert runs.record(ORDERS) is not None
     assert runs.record(ORDERS.model_copy(update={"identity": "s3://bucket/db/orders/metadata/00000-a.metadata.json"})) is None
 
 
-def test_withdrawn_record_is_not_valid(runs: Runs) -> None:
+def test_withdrawn_set_aside_record_is_not_valid(runs: Runs) -> None:
     assert runs.invoke("db.orders").exit_code == 0
     assert runs.invoke("db.orders", "--withdraw").exit_code == 0
     assert runs.record(ORDERS) is None
 
 
-def test_table_that_a_set_aside_one_may_be_is_set_aside_too(runs: Runs) -> None:
+def test_dropped_table_that_may_have_been_renamed_is_set_aside_too(runs: Runs) -> None:
     """A record is valid from the time of its own table. The other one is missed later."""
     later = datetime.now(UTC).replace(year=2100)
     dropped = Unreadable(lake="sales", table_uuid="u", table_name="db.dropped", why="may be db.orders", since=later, may_be="db.orders")
@@ -84,7 +84,7 @@ def test_table_that_a_set_aside_one_may_be_is_set_aside_too(runs: Runs) -> None:
 @pytest.mark.parametrize(
     "arguments, message", [(("db.other",), "Unreadable tables: db.orders"), (("db.orders", "--withdraw"), "there is nothing to withdraw")]
 )
-def test_refusal_names_what_to_do(runs: Runs, arguments: tuple[str, ...], message: str) -> None:
+def test_set_aside_error_contains_the_next_step(runs: Runs, arguments: tuple[str, ...], message: str) -> None:
     result = runs.invoke(*arguments)
     assert result.exit_code != 0
     assert message in str(result.exception) + result.output

@@ -21,7 +21,7 @@ def text_of(columns: list[Column], width: int | None) -> str:
     return "\n".join(lines(columns, width))
 
 
-def test_columns_are_aligned_with_numbers_to_the_right() -> None:
+def test_numeric_columns_are_right_aligned() -> None:
     columns = [Column("key", ["a/b", "a"]), Column("files", ["1,234", "7"], rigid=True, right=True)]
     assert text_of(columns, 80).split("\n") == ["key  files", "───  ─────", "a/b  1,234", "a        7"]
 
@@ -31,14 +31,14 @@ def test_long_key_is_shortened_in_the_middle() -> None:
     assert re.fullmatch(rf"shop/orders/data/\d+{ELLIPSIS}\S+-00001\.parquet  data", line), line
 
 
-def test_text_wraps_between_words() -> None:
+def test_cell_text_wraps_between_words() -> None:
     found = "a lease is held by ada since this morning, for an unknown reason"
     cells = [line[6:].strip() for line in text_of([Column("what", ["warn"]), Column("found", [found])], 50).split("\n")[2:]]
     assert " ".join(cells) == found
     assert len(cells) == 2
 
 
-def test_other_columns_are_printed_under_their_row() -> None:
+def test_columns_that_do_not_fit_are_printed_under_the_row() -> None:
     columns = [Column("key", [KEY, "a"]), Column("reason", ["x" * 40, "y" * 40]), Column("at", ["2026-11-21", ""], rigid=True)]
     found = text_of(columns, 60).split("\n")
     assert found[0].split() == ["key"]
@@ -51,7 +51,7 @@ def test_other_columns_are_printed_under_their_row() -> None:
     ]
 
 
-def test_other_column_with_one_value_is_printed_once() -> None:
+def test_column_with_a_single_value_is_printed_once() -> None:
     columns = [
         Column("key", [KEY, "a"]),
         Column("reason", ["x" * 40, "y" * 40]),
@@ -68,13 +68,13 @@ def test_other_column_with_one_value_is_printed_once() -> None:
     assert "In all rows" not in text_of([Column("key", [KEY]), Column("reason", ["x" * 40])], 60), "a single row"
 
 
-def test_row_is_one_line_without_a_width() -> None:
+def test_row_stays_on_one_line_if_width_is_unknown() -> None:
     columns = [Column("key", [KEY * 5]), Column("found", ["many words " * 50])]
     assert len(text_of(columns, None).split("\n")) == 3
     assert KEY * 5 in text_of(columns, None)
 
 
-def test_wide_characters_count_as_two() -> None:
+def test_wide_characters_count_as_two_columns() -> None:
     assert shorten("木" * 10, 20) == "木" * 10
     assert cell_len(shorten("木" * 11, 20)) <= 20
 
@@ -105,7 +105,7 @@ def tables(draw: st.DrawFn) -> list[Column]:
 
 
 @given(tables(), st.integers(60, 120))
-def test_lines_fit_and_words_are_not_broken(columns: list[Column], width: int) -> None:
+def test_table_lines_fit_the_width_without_breaking_words(columns: list[Column], width: int) -> None:
     printed = text_of(columns, width)
     assert max(map(cell_len, printed.split("\n"))) <= width
     shown = set(printed.split())
@@ -126,5 +126,5 @@ def test_wrapped_message_keeps_its_indentation(width: int) -> None:
     assert " ".join(line.strip() for line in found) == "storages[0].grase: unknown key; did you mean grace?"
 
 
-def test_empty_table_has_a_header() -> None:
+def test_empty_table_has_a_header_row() -> None:
     assert text_of([Column("key", []), Column("files", [])], 80).split("\n") == ["key  files", "───  ─────"]

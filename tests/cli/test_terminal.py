@@ -118,7 +118,7 @@ def screen(root: Path, name: str, width: int) -> str:
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("name", COMMANDS)
-def test_screen_matches_the_reviewed_one(name: str, width: int, root: Path) -> None:
+def test_screen_matches_the_recorded_screen(name: str, width: int, root: Path) -> None:
     assert screen(root, name, width) == (SCREENS / f"{name}-{width}.txt").read_text()
 
 
@@ -128,7 +128,7 @@ def test_every_line_fits_the_screen(name: str, width: int, root: Path) -> None:
     assert [line for line in screen(root, name, width).splitlines() if cell_len(line) > width] == []
 
 
-def test_wide_shows_full_keys(root: Path) -> None:
+def test_wide_option_shows_full_keys(root: Path) -> None:
     with chdir(root):
         result = CliRunner(env={**CLOCK, "COLUMNS": "80"}).invoke(cli, ["show", "deletion_log", "--wide"])
     assert KEY in result.stdout
@@ -137,7 +137,7 @@ def test_wide_shows_full_keys(root: Path) -> None:
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("name", ["deletion_plan", "orphan_files"])
-def test_files_begin_with_table_reason_size_and_key(name: str, width: int, tmp_path: Path) -> None:
+def test_file_table_begins_with_table_reason_size_and_key(name: str, width: int, tmp_path: Path) -> None:
     """Etags and ids are in the wide table and in JSON only."""
     configure(tmp_path)
     context = load_platform(CLOCK, str(tmp_path / "lakes.yaml")).run_context(NOW.date())
@@ -157,7 +157,7 @@ def test_files_begin_with_table_reason_size_and_key(name: str, width: int, tmp_p
     assert "etag" in json.loads(document)[0]
 
 
-def test_command_to_copy_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_suggested_command_stays_on_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     line = "gc-assets approve 3f9c2a71d004 --by WHO --override delete_bytes --override live_drop"
     print_command("To override all of them", line)
@@ -168,14 +168,14 @@ def test_command_to_copy_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: py
     assert out.splitlines()[-1] == f"    {line}"
 
 
-def test_main_columns_exist_in_the_tables_or_are_computed() -> None:
+def test_default_columns_exist_in_the_schema_or_are_computed() -> None:
     computed = {"table", "size", "plan", "state"}
     for name, columns in SHORT_COLUMNS.items():
         known = {**all_tables(), SHOWN_DROPPED_TABLES.name: SHOWN_DROPPED_TABLES}[name].schema.names
         assert set(columns) <= {*known, *computed}, name
 
 
-def test_pipe_without_width_shortens_nothing(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_are_not_shortened_in_a_pipe(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     with chdir(root):
         result = CliRunner(env=CLOCK).invoke(cli, ["show", "deletion_log"])
@@ -255,7 +255,7 @@ def _read(terminal: int) -> Iterator[bytes]:
         os.close(terminal)
 
 
-def test_terminal_shows_progress_and_is_left_clean() -> None:
+def test_terminal_shows_progress_and_is_restored_at_the_end() -> None:
     received = run_in_terminal(80)
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", received)
     assert "1 of 22  sales/live_files of 2026-11-21" in shown

@@ -21,7 +21,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 
 
 @full_suite_only
-def test_commands_of_the_page_work_in_order(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_of_the_cli_page_work_in_order(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (block,) = (block for block in blocks(PAGE.read_text()) if block.startswith("$ gc-assets doctor"))
     now_before_midnight(minutes=2)
     lake = small_lake(tmp_path)

@@ -44,7 +44,7 @@ def test_help_of_every_command_has_an_example(command: str) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["run", "--run-date", "tomorrow"], ["nonsense"]])
-def test_help_and_usage_errors_import_no_large_module(arguments: list[str]) -> None:
+def test_help_and_usage_errors_do_not_import_large_modules(arguments: list[str]) -> None:
     script = (
         "import sys\nfrom gc_assets.cli.main import cli\n"
         f"try:\n    cli({arguments!r}, standalone_mode=False)\nexcept Exception:\n    pass\n"
@@ -54,7 +54,7 @@ def test_help_and_usage_errors_import_no_large_module(arguments: list[str]) -> N
     assert done.stdout.splitlines()[-1] == "HEAVY []"
 
 
-def test_commands_without_spark_import_no_large_module(config: str) -> None:
+def test_commands_without_spark_do_not_import_large_modules(config: str) -> None:
     commands = ["plans"], ["approve", "0" * 12, "--by", "ada"], ["reject", "0" * 12, "--by", "ada"], ["show", "lake_refs"], ["prune"]
     script = (
         "import sys, contextlib\nfrom gc_assets.cli.main import cli\n"
@@ -66,7 +66,7 @@ def test_commands_without_spark_import_no_large_module(config: str) -> None:
     assert [line for line in done.stdout.splitlines() if line.startswith("[")] == [f"{command} []" for command in commands]
 
 
-def test_plans_imports_no_table_readers(config: str) -> None:
+def test_plans_command_does_not_import_table_readers(config: str) -> None:
     """Most of its time is Python's start, and Arrow alone would double it."""
     at = load_platform({}, config)
     plan_id = header_of(stored_plan(at, run_date=at.clock.today().isoformat())).plan_id
@@ -166,7 +166,7 @@ def test_usage_error_exits_with_2_and_lists_valid_names(arguments: list[str], me
     "arguments, command",
     [(["rnu"], "gc-assets"), (["plans", "--fromat"], "gc-assets plans"), (["run", "--lake"], "gc-assets run"), (["--bogus"], "gc-assets")],
 )
-def test_usage_error_ends_with_the_command_for_help(arguments: list[str], command: str) -> None:
+def test_usage_error_ends_with_the_help_command(arguments: list[str], command: str) -> None:
     result = CliRunner().invoke(cli, arguments, prog_name="gc-assets")
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.endswith(f"Help:\n  {command} --help\n")
@@ -189,7 +189,7 @@ def test_similar_plan_id_is_suggested(tmp_path: Path) -> None:
         find_plan(at.config, slip)
 
 
-def test_restore_of_unknown_key_starts_no_spark(config: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_restore_of_unknown_key_does_not_start_spark(config: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def started_programs(*_: object, **__: object) -> None:
         raise AssertionError("Spark was started")
 
@@ -208,20 +208,20 @@ def test_restore_of_unknown_key_starts_no_spark(config: str, tmp_path: Path, mon
         assert "no such file is in quarantine in storage warehouse" in result.stderr
 
 
-def test_missing_table_names_the_command(config: str) -> None:
+def test_error_for_missing_table_contains_the_run_command(config: str) -> None:
     result = gc_assets("show", "lake_refs", "--run-date", "2026-01-02", "--config", config)
     assert result.exit_code == 1
     assert "gc-assets run --run-date 2026-01-02" in result.stderr
 
 
-def test_report_before_any_run_names_the_command(config: str, tmp_path: Path) -> None:
+def test_report_before_any_run_suggests_the_run_command(config: str, tmp_path: Path) -> None:
     result = gc_assets("report", "-o", str(tmp_path / "report.html"), "--config", config)
     assert result.exit_code == 1
     assert result.stderr.splitlines() == ["gc-assets: there is no run yet. Start one with", "  gc-assets run"]
     assert not (tmp_path / "report.html").exists()
 
 
-def test_report_of_a_date_without_run_names_the_last_one(config: str, tmp_path: Path) -> None:
+def test_report_for_a_date_without_run_suggests_the_last_run(config: str, tmp_path: Path) -> None:
     for day in ("2026-01-02", "2026-01-01"):
         publish_empty(load_platform({}, config).run_context(date.fromisoformat(day)).state, "lake_refs", date.fromisoformat(day))
     result = gc_assets("report", "--run-date", "2026-01-03", "-o", str(tmp_path / "report.html"), "--config", config)
@@ -230,13 +230,13 @@ def test_report_of_a_date_without_run_names_the_last_one(config: str, tmp_path: 
 
 
 @pytest.mark.parametrize("arguments", [(), ("--status", "ready")])
-def test_plans_before_any_run_name_the_command(config: str, arguments: tuple[str, ...]) -> None:
+def test_plans_before_any_run_suggests_the_run_command(config: str, arguments: tuple[str, ...]) -> None:
     result = gc_assets("plans", *arguments, "--config", config)
     assert (result.exit_code, result.stdout) == (0, "")
     assert result.stderr.splitlines() == ["No run has made a plan yet.", "To create one:", "  gc-assets run"]
 
 
-def test_scan_of_a_missing_place_searches_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scan_with_a_missing_folder_searches_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def search(*_: object) -> None:
         raise AssertionError("a place was searched")
 
@@ -247,7 +247,7 @@ def test_scan_of_a_missing_place_searches_nothing(tmp_path: Path, monkeypatch: p
     assert "nowhere: no such file or directory" in " ".join(result.stderr.split())
 
 
-def test_no_plans_is_an_empty_array(config: str) -> None:
+def test_json_list_without_plans_is_an_empty_array(config: str) -> None:
     result = gc_assets("plans", "--format", "json", "--config", config)
     assert (result.exit_code, json.loads(result.stdout)) == (0, [])
 
@@ -264,7 +264,7 @@ def test_unexpected_error_shows_traceback_only_with_verbose(config: str, monkeyp
     assert "Traceback" in long.stderr
 
 
-def test_run_and_doctor_name_the_sender_of_notifications(config: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_and_doctor_report_the_notification_sensor(config: str, monkeypatch: pytest.MonkeyPatch) -> None:
     path = Path(config)
     target = {"name": "pager", "kind": "command", "command": ["true"], "events": ["plan_ready"]}
     path.write_text(json.dumps(json.loads(path.read_text()) | {"notify": [target]}))
@@ -319,7 +319,7 @@ def test_doctor_reports_lease_and_interrupted_apply(config: str, tmp_path: Path)
     assert todo.startswith("gc-assets adopt warehouse --by WHO records the files that were moved, and ends these plans.")
 
 
-def test_doctor_removes_its_probes(config: str, tmp_path: Path) -> None:
+def test_doctor_removes_probe_files(config: str, tmp_path: Path) -> None:
     gc_assets("doctor", "--config", config)
     assert [path for path in (tmp_path / "state").rglob("*") if path.is_file()] == []
     assert list((tmp_path / "warehouse").iterdir()) == []

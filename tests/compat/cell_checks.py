@@ -40,7 +40,7 @@ def plan_results(house: Lakehouse) -> dict[str, Any]:
     return {"plan": header.plan_id, "tables": table_digests(house)}
 
 
-def test_plans_and_tables_equal_the_reference(spark: SparkSession, tmp_path: Path) -> None:
+def test_plans_and_tables_equal_those_of_the_reference_environment(spark: SparkSession, tmp_path: Path) -> None:
     folder = Path(os.environ["GC_ASSETS_COMPAT"])
     scene, reference = Scene.read(folder / "scene.json"), folder / "reference.json"
     house = Lakehouse(spark, scene.root, scene.configurations(), now=scene.now, state=str(tmp_path / "state"))

@@ -20,19 +20,19 @@ def names(cells: list[Cell]) -> set[str]:
     return {cell.name for cell in cells}
 
 
-def test_every_python_has_both_ends_of_the_ranges() -> None:
+def test_every_python_is_tested_with_lowest_and_newest_dependencies() -> None:
     pairs = {(cell.python, cell.resolution) for cell in CELLS if cell.spark is None}
     assert pairs == {(python, resolution) for python in PYTHONS for resolution in ("lowest", "newest")}
     assert len(names(list(CELLS))) == len(CELLS)
 
 
-def test_classifiers_name_the_pythons_of_the_cells() -> None:
+def test_package_classifiers_list_the_tested_pythons() -> None:
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
     assert project["classifiers"] == [f"Programming Language :: Python :: {version}" for version in PYTHONS]
     assert project["requires-python"] == f">={PYTHONS[0]}"
 
 
-def test_options_select_cells() -> None:
+def test_python_spark_and_text_options_select_cells() -> None:
     assert select_cells() == list(CELLS)
     assert {cell.python for cell in select_cells(python="/usr/bin/python3.13")} == {"3.13"}
     assert {cell.spark for cell in select_cells(spark="4.0")} == {"4.0"}
@@ -51,18 +51,18 @@ def test_consecutive_commits_run_every_cell_once() -> None:
     assert chosen == Counter(CELLS)
 
 
-def test_commit_selects_among_the_installed_pythons() -> None:
+def test_commit_selects_cells_of_installed_pythons_only() -> None:
     chosen = {cell_of_commit(commits, lambda version: FOUND if version == "3.12" else None) for commits in range(len(CELLS))}
     assert chosen == {cell for cell in CELLS if cell.python == "3.12"}
     assert cell_of_commit(1, lambda version: None) is None
 
 
-def test_found_interpreter_has_the_version() -> None:
+def test_missing_interpreter_is_not_found() -> None:
     assert find_interpreter("2.99") is None
     assert any(find_interpreter(version) for version in PYTHONS)
 
 
-def test_page_keeps_rows_of_other_cells_and_drops_unknown_ones(tmp_path: Path) -> None:
+def test_update_of_the_page_keeps_rows_of_other_known_cells(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"# Title\n\n{BEGIN}\n{END}\n\nEnd.\n")
     versions = {"pyspark": "4.3.0"}

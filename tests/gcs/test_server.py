@@ -74,7 +74,7 @@ def reason(answer: tuple[int, Any]) -> tuple[int, str]:
     return answer[0], answer[1]["error"]["errors"][0]["reason"]
 
 
-def test_generation_and_metageneration(endpoint: str) -> None:
+def test_write_increases_generation_and_edit_increases_metageneration(endpoint: str) -> None:
     """docs/metadata#generation-number: a write gives a new generation, an edit a new metageneration."""
     api = Api(endpoint)
     _, first = api.write("a")
@@ -89,7 +89,7 @@ def test_generation_and_metageneration(endpoint: str) -> None:
 
 @pytest.mark.parametrize("is_stale", [False, True])
 @pytest.mark.parametrize("name", ["ifGenerationMatch", "ifMetagenerationMatch"])
-def test_match_conditions(endpoint: str, name: str, is_stale: bool) -> None:
+def test_failed_match_condition_returns_412(endpoint: str, name: str, is_stale: bool) -> None:
     """docs/request-preconditions: 412 if the number does not match, for writes, edits and deletes."""
     api = Api(endpoint)
     _, found = api.write("a")
@@ -125,7 +125,7 @@ def test_generation_zero_means_no_live_object(endpoint: str) -> None:
     assert api.write("a", b"again", ifGenerationMatch=0)[0] == 200
 
 
-def test_not_match_conditions(endpoint: str) -> None:
+def test_matching_not_match_condition_returns_304(endpoint: str) -> None:
     """docs/request-preconditions: 304 for a read if the number matches."""
     api = Api(endpoint)
     _, found = api.write("a")
@@ -210,7 +210,7 @@ def test_move_renames_atomically(endpoint: str) -> None:
     assert api.object("POST", "a", "/moveTo/o/b%2Fc", ifGenerationMatch=0)[0] == 412
 
 
-def test_soft_delete_keeps_and_restores(endpoint: str) -> None:
+def test_soft_deleted_object_is_listed_and_restored_by_generation(endpoint: str) -> None:
     """docs/soft-delete: 7 days by default; listed and restored by generation only."""
     api = Api(endpoint)
     assert api.send("GET", "/storage/v1/b/b")[1]["softDeletePolicy"]["retentionDurationSeconds"] == "604800"
@@ -297,7 +297,7 @@ def test_checksums_of_an_upload_are_compared(endpoint: str) -> None:
     assert api.object("GET", "a", alt="media")[1] == b"hello"
 
 
-def test_library_works_with_the_server() -> None:
+def test_google_client_library_works_with_the_server() -> None:
     """Uploads in one part, in several (resumable) and downloads of `google-cloud-storage`, with its checksums."""
     bucket = own_server().client().bucket(own_server().bucket())
     for size in (0, 10, 9 * 2**20):

@@ -110,7 +110,7 @@ def start_run(runs: WorkspaceJobs) -> WorkspaceJobs:
 
 
 @full_suite_only
-def test_run_publishes_and_reports(databricks: Workspace, lake: Path) -> None:
+def test_databricks_run_publishes_tables_and_reports_progress(databricks: Workspace, lake: Path) -> None:
     error = run(lake, TABLES)
     assert error.result.success, error.failure
     rows = {name: table.metadata["dagster/row_count"].value for name, table in error.tables().items()}
@@ -131,7 +131,7 @@ def test_run_publishes_and_reports(databricks: Workspace, lake: Path) -> None:
     assert {key.split("/")[0] for key in list_keys(databricks, "")} == {"code", "exchange"}
 
 
-def test_failed_run_fails_its_step_and_leaves_no_request(idle_workspace: Workspace, lake: Path, tmp_path: Path) -> None:
+def test_failed_run_fails_the_step_and_deletes_the_request(idle_workspace: Workspace, lake: Path, tmp_path: Path) -> None:
     idle_workspace.state, idle_workspace.error = FAILED, NO_MODULE
     failure = run_table(lake, tmp_path, exchange=f"s3://{BUCKET}/failing").failure
     ran = idle_workspace.last.run_id
@@ -170,7 +170,7 @@ def test_literal_secret_is_not_sent(idle_workspace: Workspace, lake: Path, tmp_p
     assert (len(idle_workspace.runs), list_keys(idle_workspace, "refused/")) == (before, [])
 
 
-def test_run_with_unknown_state_has_not_ended(
+def test_run_with_unknown_state_is_not_treated_as_ended(
     idle_workspace: Workspace, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(f"{OF_DATABRICKS}.TIMEOUT_SECONDS", 0.0)
@@ -188,7 +188,7 @@ def test_run_with_unknown_state_has_not_ended(
     assert [word for word in ("ended", TOKEN) if word in failure] == []
 
 
-def test_cancelled_step_cancels_its_run(idle_workspace: Workspace, lake: Path, tmp_path: Path) -> None:
+def test_cancelled_step_cancels_the_databricks_run(idle_workspace: Workspace, lake: Path, tmp_path: Path) -> None:
     def cancel(line: str) -> None:
         if "observed state transition" in line and "RUNNING" in line:
             os.kill(os.getpid(), signal.SIGINT)
@@ -206,7 +206,7 @@ def test_cancelled_step_cancels_its_run(idle_workspace: Workspace, lake: Path, t
         ({"life_cycle_state": "SKIPPED", "state_message": "Skipped."}, "ended as SKIPPED: Skipped."),
     ],
 )
-def test_every_failed_state_is_reported(idle_workspace: Workspace, state: Mapping[str, Any], sentence: str) -> None:
+def test_every_failure_state_is_reported(idle_workspace: Workspace, state: Mapping[str, Any], sentence: str) -> None:
     idle_workspace.state = state
     error = start_run(build_jobs(idle_workspace)).describe_end(ValueError())
     ran = idle_workspace.last.run_id
@@ -229,7 +229,7 @@ def test_running_run_is_cancelled_and_reported_as_running(idle_workspace: Worksp
     assert ran.is_cancelled
 
 
-def test_failing_workspace_is_retried(idle_workspace: Workspace) -> None:
+def test_server_error_of_workspace_is_retried(idle_workspace: Workspace) -> None:
     runs, idle_workspace.failing = start_run(build_jobs(idle_workspace)), 1
     state = runs.get_run(idle_workspace.last.run_id).state
     assert (idle_workspace.failing, state and state.life_cycle_state and state.life_cycle_state.value) == (0, "RUNNING")
@@ -242,7 +242,7 @@ def test_cancel_before_start_cancels_the_run(idle_workspace: Workspace) -> None:
     assert idle_workspace.last.is_cancelled
 
 
-def test_lost_response_starts_one_run(idle_workspace: Workspace) -> None:
+def test_lost_response_to_submit_starts_only_one_run(idle_workspace: Workspace) -> None:
     before, idle_workspace.broken = len(idle_workspace.runs), 1
     runs = start_run(build_jobs(idle_workspace))
     assert (idle_workspace.broken, len(idle_workspace.runs)) == (0, before + 1)
@@ -251,7 +251,7 @@ def test_lost_response_starts_one_run(idle_workspace: Workspace) -> None:
     )
 
 
-def test_refusing_workspace_is_reported(idle_workspace: Workspace) -> None:
+def test_refused_credentials_are_reported_without_the_token(idle_workspace: Workspace) -> None:
     runs = build_jobs(idle_workspace, "dapi-of-another")
     with pytest.raises(OSError, match="Credential was not sent") as refused:
         start_run(runs)
@@ -270,7 +270,7 @@ def test_refusing_workspace_is_reported(idle_workspace: Workspace) -> None:
         ({"libraries": [{"whl": "/Volumes/a.whl"}, {"wheel": "/Volumes/b.whl"}]}, r"libraries\[1\]\.wheel"),
     ],
 )
-def test_unsupported_key_is_refused(wrong: dict[str, Any], path: str) -> None:
+def test_unsupported_databricks_key_is_refused(wrong: dict[str, Any], path: str) -> None:
     with pytest.raises(UsageError, match=rf"^spark\.databricks: the installed databricks-sdk does not support {path}\. Remove it"):
         build_task(Databricks(**settings(**wrong)))
 
@@ -293,6 +293,6 @@ def test_missing_login_is_reported_before_start(monkeypatch: pytest.MonkeyPatch,
         run_job(Databricks(**settings()), None, None, {})  # pyright: ignore[reportArgumentType]
 
 
-def test_missing_extra_is_named(lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extra_is_reported_with_install_command(lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "find_spec", lambda _: None)
     assert "pip install 'gc-assets[databricks]'" in run_table(lake, tmp_path).failure

@@ -46,7 +46,7 @@ def settings(emr: Serverless, **others: Any) -> dict[str, Any]:
 
 
 @full_suite_only
-def test_job_run_publishes_and_reports(emr: Serverless, lake: Path) -> None:
+def test_emr_job_run_publishes_tables_and_reports_progress(emr: Serverless, lake: Path) -> None:
     result = run(lake, TABLES)
     assert result.result.success, result.failure
     rows = {name: table.metadata["dagster/row_count"].value for name, table in result.tables().items()}
@@ -58,12 +58,12 @@ def test_job_run_publishes_and_reports(emr: Serverless, lake: Path) -> None:
 
 
 @full_suite_only
-def test_exchange_uses_its_prefix(emr: Serverless, lake: Path) -> None:
+def test_exchange_files_are_under_the_configured_prefix(emr: Serverless, lake: Path) -> None:
     found = emr.s3.list_objects_v2(Bucket=BUCKET)["Contents"]
     assert {item["Key"].split("/")[0] for item in found} == {"code", "exchange"}
 
 
-def test_failed_job_run_is_reported_and_leaves_no_request(emr: Serverless, lake: Path, tmp_path: Path) -> None:
+def test_failed_job_run_is_reported_and_request_is_deleted(emr: Serverless, lake: Path, tmp_path: Path) -> None:
     request = settings(emr, exchange=f"s3://{BUCKET}/failing", parameters="--master no-such-master")
     failed = run(with_spark(lake, tmp_path / "lakes.yaml", mode="emr_serverless", emr_serverless=request), TABLES[:1])
     assert f"job run {emr.runs[-1].id} of {emr.application_id} ended as FAILED: the driver failed" in failed.failure
@@ -92,7 +92,7 @@ def test_literal_secret_is_not_written(emr: Serverless, lake: Path, tmp_path: Pa
     assert len(emr.runs) == before
 
 
-def test_cancelled_step_cancels_its_job_run(emr: Serverless, lake: Path, tmp_path: Path) -> None:
+def test_cancelled_step_cancels_the_emr_job_run(emr: Serverless, lake: Path, tmp_path: Path) -> None:
     def cancel(line: str) -> None:
         if "job started with job_run_id" in line:
             os.kill(os.getpid(), signal.SIGINT)

@@ -119,7 +119,7 @@ def submitted_run(lake: Path) -> tuple[RunResult, set[str]]:
     return run_context, commands
 
 
-def test_job_reports_the_metadata_of_a_local_step(submitted_run: tuple[RunResult, set[str]], lake: Path) -> None:
+def test_remote_job_reports_the_metadata_of_a_local_step(submitted_run: tuple[RunResult, set[str]], lake: Path) -> None:
     tables, checks = submitted_run[0].tables(), submitted_run[0].checks()
     at = load_platform(os.environ, str(lake))
     run_context = at.run_context(Clock().today())
@@ -145,13 +145,13 @@ def test_table_is_reported_while_the_job_runs(submitted_run: tuple[RunResult, se
     assert lines.index("Materialized value sales lake_refs.") < planned
 
 
-def test_dagster_starts_no_spark(submitted_run: tuple[RunResult, set[str]]) -> None:
+def test_dagster_process_does_not_start_spark(submitted_run: tuple[RunResult, set[str]]) -> None:
     java = [command for command in submitted_run[1] if "org.apache.spark" in command]
     assert java
     assert all(command.endswith(str(ENTRY_POINT)) for command in java)
 
 
-def test_secret_is_in_no_command_line_and_no_log(submitted_run: tuple[RunResult, set[str]]) -> None:
+def test_secrets_are_not_in_command_lines_or_logs(submitted_run: tuple[RunResult, set[str]]) -> None:
     assert KEY in properties({"key": KEY})
     assert not [text for text in (*submitted_run[1], *submitted_run[0].lines) if KEY in text]
 
@@ -167,7 +167,7 @@ def test_job_executes_an_approved_plan(submitted_run: tuple[RunResult, set[str]]
     assert "sales/expiry_log" in done.tables()  # published by no step
 
 
-def test_cancelled_step_ends_its_job(lake: Path, tmp_path: Path) -> None:
+def test_cancelled_step_ends_the_job_processes(lake: Path, tmp_path: Path) -> None:
     """The job is a grandchild, as with the Java process of a spark-submit."""
 
     def cancel(line: str) -> None:
@@ -205,7 +205,7 @@ def test_failed_check_of_a_job_fails_the_step(lake: Path, tmp_path: Path) -> Non
     assert run(path, [REFS, commits]).failure == f"the job did not publish {commits}. Failed checks: receipt of {REFS}."
 
 
-def test_killed_job_is_reported_with_its_output(lake: Path, tmp_path: Path) -> None:
+def test_killed_job_is_reported_with_output(lake: Path, tmp_path: Path) -> None:
     program = fake_submit(tmp_path, "echo There is insufficient memory for the Java Runtime Environment; exit 137")
     died = run(with_spark(lake, tmp_path / "lakes.yaml", **program), [REFS])
     assert "exited with code 137" in died.failure
@@ -217,7 +217,7 @@ def test_job_without_final_report_fails(lake: Path, tmp_path: Path) -> None:
     assert "its last report did not arrive" in ended.failure
 
 
-def test_missing_program_is_named(lake: Path, tmp_path: Path) -> None:
+def test_missing_submit_program_is_reported(lake: Path, tmp_path: Path) -> None:
     stopped = run(with_spark(lake, tmp_path / "lakes.yaml", mode="submit", submit_program="/opt/spark/bin/spark-submit"), [REFS])
     assert stopped.failure == (
         "Cannot start spark-submit as /opt/spark/bin/spark-submit: No such file or directory. Set spark.submit_program."
@@ -242,7 +242,7 @@ def test_job_with_an_unsupported_spark_is_refused(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("version", ["3.5.4-amzn-0", "4.0.2-amzn-0", "4.0.0", "4.3.1"])
-def test_job_may_have_another_spark_of_the_range(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+def test_job_may_have_any_supported_spark_version(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
     """A service builds its own Spark. The versions are accepted, and then the other fields are missing."""
     document = {"versions": versions()}
     monkeypatch.setattr(pyspark, "__version__", version)
@@ -259,7 +259,7 @@ class OtherMachine(Platform):
         return Platform.run_context(other, run_date, as_of)
 
 
-def test_state_that_dagster_cannot_see_is_refused(lake: Path, tmp_path: Path) -> None:
+def test_job_with_state_invisible_to_dagster_is_refused(lake: Path, tmp_path: Path) -> None:
     """As on two machines with a directory of the same name."""
     at = load_platform(os.environ, str(with_spark(lake, tmp_path / "lakes.yaml", **fake_submit(tmp_path, JOB_WITHOUT_SPARK))))
     refused = run_assets(OtherMachine(at.config, at.clock, at.unsafe, at.path), [REFS])
@@ -267,7 +267,7 @@ def test_state_that_dagster_cannot_see_is_refused(lake: Path, tmp_path: Path) ->
     assert "`state` must be one location for Dagster and its jobs" in refused.failure
 
 
-def test_changed_configuration_is_refused(lake: Path, tmp_path: Path) -> None:
+def test_job_request_with_changed_configuration_is_refused(lake: Path, tmp_path: Path) -> None:
     path = with_spark(lake, tmp_path / "lakes.yaml", mode="submit")
     at = load_platform(os.environ, str(path))
     document = json.loads(path.read_text())
@@ -278,7 +278,7 @@ def test_changed_configuration_is_refused(lake: Path, tmp_path: Path) -> None:
         request.platform(os.environ)
 
 
-def test_job_with_another_state_is_refused(lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_with_different_state_location_is_refused(lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise, for example, a restore would search a state without the plan."""
     monkeypatch.setenv("GC_TEST_STATE", str(tmp_path / "of-dagster"))
     path = with_spark(lake, tmp_path / "lakes.yaml", state="${GC_TEST_STATE}", mode="submit")
@@ -288,13 +288,13 @@ def test_job_with_another_state_is_refused(lake: Path, tmp_path: Path, monkeypat
         request.platform({**os.environ, "GC_TEST_STATE": str(remote)})
 
 
-def test_empty_request_is_invalid(lake: Path) -> None:
+def test_job_request_without_assets_or_job_is_invalid(lake: Path) -> None:
     """A job without named assets would materialize all of them, including deletions."""
     with pytest.raises(ValueError, match="a request must contain either assets or a job"):
         JobRequest.from_platform(load_platform(os.environ, str(lake)), None, Clock().today(), assets=[])
 
 
-def test_selected_checks_start_no_job(lake: Path, tmp_path: Path) -> None:
+def test_selecting_only_checks_does_not_start_a_remote_job(lake: Path, tmp_path: Path) -> None:
     path = with_spark(lake, tmp_path / "lakes.yaml", **fake_submit(tmp_path, f"touch {tmp_path}/started; exit 1"))
     check = dg.AssetCheckKey(dg.AssetKey(REFS.split("/")), "receipt")
     checks = dg.define_asset_job("checks", dg.AssetSelection.checks(check))
@@ -328,7 +328,7 @@ def test_literal_secret_is_refused(document: dict[str, Any], path: str) -> None:
     assert "hunter2" not in str(refused.value)
 
 
-def test_references_to_secrets_are_sent() -> None:
+def test_secret_references_are_accepted() -> None:
     conf = {"spark.hadoop.fs.s3a.aws.credentials.provider": "com.amazonaws.auth.Profile", "token-refresh-enabled": "true"}
     cluster = {"spark_env_vars": {"LAKEFS_SECRET": "{{secrets/gc/lakefs}}"}}  # resolved by Databricks
     spark = {"token": "${GC_TOKEN}", "conf": conf, "databricks": {"cluster": cluster}}
@@ -336,7 +336,7 @@ def test_references_to_secrets_are_sent() -> None:
     refuse_literal_secrets(Path("lakes.yaml"), json.dumps(document))
 
 
-def test_job_uses_clock_mode_and_limits_of_dagster(lake: Path) -> None:
+def test_job_uses_clock_mode_and_limits_sent_by_dagster(lake: Path) -> None:
     """The rehearsal clock, the mode of the run and the lowered limits are sent."""
     at = load_platform(os.environ | {"GC_ASSETS_UNSAFE_NOW": "2026-11-20T03:00:00+00:00"}, str(lake))
     storages = tuple(storage.model_copy(update={"mode": "plan"}) for storage in at.config.storages)
@@ -351,5 +351,5 @@ def test_job_uses_clock_mode_and_limits_of_dagster(lake: Path) -> None:
     )
 
 
-def test_settings_survive_the_properties_file() -> None:
+def test_settings_are_escaped_in_the_properties_file() -> None:
     assert properties({"a:b": " x=y\\z\n#1", "c": "${d}"}) == "a\\:b=\\ x\\=y\\\\z\\n\\#1\nc=${d}\n"

@@ -101,14 +101,14 @@ def run_exploration(mode: Mode, bounds: Bounds, rules: Rules | None = None, axio
     )
 
 
-def test_every_promise_holds_in_all_states() -> None:
+def test_every_guarantee_holds_in_all_reachable_states() -> None:
     found = [run_exploration(mode, bounds) for bounds in (ACCIDENTS, NAMES, PROCESSES, CLOCKS) for mode in MODES[: example_count(1, 2)]]
     assert [(one.promise, one.trace) for one in found if one.promise is not None] == []
     assert sum(one.states for one in found) > example_count(500_000, 1_000_000)
 
 
 @pytest.mark.parametrize("rule", Rules._fields)
-def test_each_rule_is_necessary(rule: str) -> None:
+def test_removing_any_rule_breaks_a_guarantee(rule: str) -> None:
     bounds, promise = WITHOUT[rule]
     found = run_exploration("trash", bounds, Rules()._replace(**{rule: False}))
     assert found.promise == promise, found.trace
@@ -116,31 +116,31 @@ def test_each_rule_is_necessary(rule: str) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("bounds", [LINKS, ALIASES, CLAIMS, FAILURES, SEVERAL_FILES])
-def test_promises_hold_with_other_names_claims_and_failures(bounds: Bounds, mode: Mode) -> None:
+def test_guarantees_hold_with_renames_new_claims_and_failures(bounds: Bounds, mode: Mode) -> None:
     found = run_exploration(mode, bounds)
     assert (found.promise, found.trace) == (None, ())
     assert found.states > 300
 
 
-def test_promises_hold_after_the_state_came_from_a_backup() -> None:
+def test_guarantees_hold_after_restoring_the_state_from_backup() -> None:
     found = run_exploration("trash", BACKUPS)
     assert (found.promise, found.trace) == (None, ())
 
 
 @pytest.mark.parametrize("axiom", Axioms._fields)
-def test_each_axiom_is_necessary(axiom: str) -> None:
+def test_removing_any_storage_axiom_breaks_a_guarantee(axiom: str) -> None:
     bounds, promise = WITHOUT_AXIOM[axiom]
     found = run_exploration("trash", bounds, axioms=Axioms()._replace(**{axiom: False}))
     assert found.promise == promise, found.trace
 
 
-def test_deferred_purge_relies_on_the_order_of_the_ledger() -> None:
+def test_deferred_purge_requires_ledger_ordered_by_fencing_token() -> None:
     found = run_exploration("deferred", CLOCKS, Rules(ledger_by_token=False))
     assert found.promise == "a restored file is purged only after a new quarantine"
     assert "restore 1 by hand" in found.trace
 
 
-def test_refused_run_as_baseline_lets_the_next_run_pass() -> None:
+def test_refused_run_used_as_baseline_makes_the_next_run_pass() -> None:
     """Shows the accident event by event: one run is refused and the next one is not."""
     found = run_exploration("trash", WITHOUT["accepted_runs"][0], Rules(accepted_runs=False))
     assert found.trace.count("the run plans") >= 2

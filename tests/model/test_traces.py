@@ -184,7 +184,7 @@ def walk(on_disk: DiskWorld, world: World, chance: random.Random) -> Iterator[tu
 
 @pytest.mark.parametrize("seed", range(TRACES))
 @pytest.mark.parametrize("mode", select_cases(MODES[:1], MODES[1:]))
-def test_random_trace_leaves_the_same_files_on_disk(
+def test_random_trace_on_disk_leaves_the_files_of_the_model(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: Mode, seed: int
 ) -> None:
     monkeypatch.setitem(KINDS, "toy", toy.KIND)

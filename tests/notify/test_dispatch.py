@@ -43,7 +43,7 @@ def received_events(server: Web) -> list[list[str]]:
     return [[item["event"] for item in deliveries["notifications"]] for deliveries in server.documents]
 
 
-def test_all_kinds_of_targets_receive_the_same_events(alerts: Web, team: Web, tmp_path: Path) -> None:
+def test_all_kinds_of_targets_receive_equal_events(alerts: Web, team: Web, tmp_path: Path) -> None:
     with smtp_server() as mailbox:
         targets = [
             hook("alerts", alerts),
@@ -71,19 +71,19 @@ def test_event_is_delivered_once(alerts: Web) -> None:
     assert received_events(alerts) == [["plan_ready"], ["table_unreadable"]]
 
 
-def test_no_event_sends_nothing(alerts: Web) -> None:
+def test_nothing_is_sent_without_events(alerts: Web) -> None:
     assert str(deliver([hook("alerts", alerts)], [], Deliveries())) == "no new event"
     assert received_events(alerts) == []
 
 
-def test_target_receives_only_its_events(alerts: Web, team: Web) -> None:
+def test_target_receives_only_configured_events(alerts: Web, team: Web) -> None:
     deliver(
         [hook("alerts", alerts, events=["table_unreadable"]), hook("team", team, events=["run_missed"])], [READY, UNREADABLE], Deliveries()
     )
     assert (received_events(alerts), received_events(team)) == ([["table_unreadable"]], [])
 
 
-def test_failed_target_is_reported_to_the_others_once(alerts: Web, team: Web) -> None:
+def test_failed_target_is_reported_once_to_other_targets(alerts: Web, team: Web) -> None:
     alerts.status = 500
     targets = [hook("alerts", alerts), hook("team", team)]
     first = deliver(targets, [READY], Deliveries())
@@ -98,7 +98,7 @@ def test_failed_target_is_reported_to_the_others_once(alerts: Web, team: Web) ->
     assert received_events(alerts)[-1] == ["plan_ready"]
 
 
-def test_unexpected_error_is_reported_without_its_message(alerts: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unexpected_error_is_reported_without_error_message(alerts: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     def raise_error(*_: object) -> None:
         raise ZeroDivisionError("s3cr3t")
 
@@ -109,7 +109,7 @@ def test_unexpected_error_is_reported_without_its_message(alerts: Web, monkeypat
     assert found.deliveries.pending("alerts", EVENTS, [READY]) == ()
 
 
-def test_repeated_failure_is_reported_again(alerts: Web, team: Web) -> None:
+def test_failure_after_a_success_is_reported_again(alerts: Web, team: Web) -> None:
     targets, deliveries = [hook("alerts", alerts), hook("team", team)], Deliveries()
     for status, active in ((500, [READY]), (200, [READY]), (500, [READY, UNREADABLE])):
         alerts.status = status
@@ -126,7 +126,7 @@ def test_failed_delivery_is_retried(alerts: Web) -> None:
     assert received_events(alerts) == [["plan_ready"], ["plan_ready"]]
 
 
-def test_unknown_events_do_not_end_others(alerts: Web) -> None:
+def test_incomplete_event_list_does_not_end_earlier_events(alerts: Web) -> None:
     targets = [hook("alerts", alerts)]
     deliveries = deliver(targets, [READY], Deliveries()).deliveries
     deliveries = deliver(targets, [], deliveries, is_all=False).deliveries

@@ -66,7 +66,7 @@ def error_message(undelivered: pytest.ExceptionInfo[DeliveryError]) -> str:
     return str(undelivered.value)
 
 
-def test_webhook_receives_one_document(server: Web) -> None:
+def test_webhook_receives_all_events_in_one_document(server: Web) -> None:
     post_document(webhook(server.url + SECRET, headers=TOKEN), [READY, UNREADABLE])
     assert server.documents == [to_document([READY, UNREADABLE])]
     assert server.paths == [SECRET]
@@ -83,7 +83,7 @@ def test_slack_text_contains_no_mentions(server: Web) -> None:
 
 
 @pytest.mark.parametrize("status", [301, 307, 404, 500])
-def test_only_success_status_is_a_delivery(server: Web, status: int) -> None:
+def test_redirect_or_error_status_is_a_failed_delivery(server: Web, status: int) -> None:
     server.status, server.location = status, server.url + "/elsewhere"
     with pytest.raises(DeliveryError) as error:
         post_document(webhook(server.url + SECRET, headers=TOKEN), [READY])
@@ -104,7 +104,7 @@ def test_server_without_tls_receives_nothing() -> None:
     assert server.documents == []
 
 
-def test_invalid_path_is_not_echoed() -> None:
+def test_invalid_path_is_not_included_in_the_error() -> None:
     with pytest.raises(DeliveryError) as error:
         post_document(webhook(f"http://127.0.0.1:1{SPACED}"), [READY])
     assert error_message(error) == "no answer: InvalidURL"
@@ -118,7 +118,7 @@ def test_slow_server_times_out(server: Web, monkeypatch: pytest.MonkeyPatch) -> 
     assert error_message(error) == "no answer: TimeoutError"
 
 
-def test_mail_has_event_as_subject_and_advice_as_text() -> None:
+def test_mail_contains_event_as_subject_and_advice_as_body() -> None:
     with smtp_server() as mailbox:
         send_mail(mail(mailbox.port), [READY, UNREADABLE])
     (message,) = mailbox.mails
@@ -159,7 +159,7 @@ def test_login_requires_tls(certificate: Path, monkeypatch: pytest.MonkeyPatch) 
     assert len(mailbox.mails) == 1
 
 
-def test_wrong_password_is_not_echoed(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_password_is_not_included_in_the_error(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     with smtp_server(tls=context(certificate), password="another") as mailbox, pytest.raises(DeliveryError) as error:  # noqa: S106
         send_mail(mail(mailbox.port, **SUBMISSION), [READY])
@@ -181,7 +181,7 @@ def test_password_requires_starttls() -> None:
     assert (mailbox.mails, mailbox.logins) == ([], [])
 
 
-def test_refused_mailbox_does_not_affect_the_others(caplog: pytest.LogCaptureFixture) -> None:
+def test_refused_recipient_does_not_affect_other_recipients(caplog: pytest.LogCaptureFixture) -> None:
     with smtp_server() as mailbox:
         mailbox.refused = {"ada@example.org"}
         send_mail(mail(mailbox.port), [READY])
@@ -189,7 +189,7 @@ def test_refused_mailbox_does_not_affect_the_others(caplog: pytest.LogCaptureFix
     assert "mail: the server refused 1 of 2 mailboxes" in caplog.text
 
 
-def test_mail_refused_by_all_mailboxes_fails() -> None:
+def test_mail_refused_for_all_recipients_fails() -> None:
     with smtp_server() as mailbox:
         mailbox.refused = {"ada@example.org", "kim@example.org"}
         with pytest.raises(DeliveryError) as error:
@@ -221,7 +221,7 @@ def test_failed_command_is_reported_by_exit_code(text: tuple[str, ...], message:
     assert error_message(error) == message
 
 
-def test_hanging_command_is_killed_with_its_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_command_is_killed_with_child_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program, "TIMEOUT_SECONDS", 3)
     child = tmp_path / "child"
     script = f"import time; open({str(child)!r}, 'w').write(str(time.time())); time.sleep(60)"

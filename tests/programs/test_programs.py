@@ -20,7 +20,7 @@ from tests.stores.faulty_store import Faults
 pytestmark = pytest.mark.spark
 
 
-def test_programs_over_a_lying_store_lose_no_file(spark: SparkSession, tmp_path: Path) -> None:
+def test_random_programs_on_a_faulty_store_lose_no_live_file(spark: SparkSession, tmp_path: Path) -> None:
     events = play(spark, tmp_path, range(example_count(3, 10)), days=1)
     assert min(events[name] for name in ("runs", "applies", "files of a quarantine")) > 0, events
 

@@ -50,7 +50,7 @@ def test_title_counts_commits() -> None:
     assert "2 commits after expiry</title>" in history_svg(TREE, after=True)
 
 
-def test_edited_parent_is_one_marked_edge() -> None:
+def test_edited_parent_is_drawn_as_one_marked_edge() -> None:
     assert history_svg(TREE, after=False).count("<path") == 4
     after = history_svg(TREE, after=True)
     assert re.findall(r'<path class="([^"]*)"', after) == ["edge edited"]
@@ -68,7 +68,7 @@ def test_ref_name_is_escaped(hostile: str) -> None:
     ElementTree.fromstring(parse_drawing(svg))  # noqa: S314  (well formed, or this raises)
 
 
-def test_fork_has_its_own_lane() -> None:
+def test_fork_is_drawn_in_a_separate_lane() -> None:
     svg = history_svg(TREE, after=False)
     heights = re.findall(r'cy="(\d+)"', svg)
     assert len(set(heights[:4])) == 1

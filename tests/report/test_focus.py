@@ -78,7 +78,7 @@ def exported(spark: SparkSession, lake: SmallLake) -> list[Row]:
     return list(csv.DictReader(io.StringIO(result.stdout)))
 
 
-def test_columns_are_those_of_the_specification() -> None:
+def test_export_columns_match_the_focus_specification() -> None:
     ours = [name for name in COLUMNS if not name.startswith("x_")]
     assert set(ours) <= SPECIFICATION.keys()
     assert {name for name, rule in SPECIFICATION.items() if rule["level"] == "Mandatory"} <= set(ours)
@@ -87,13 +87,13 @@ def test_columns_are_those_of_the_specification() -> None:
 
 
 @pytest.mark.spark
-def test_rows_meet_the_specification(exported: list[Row]) -> None:
+def test_export_rows_match_the_focus_specification(exported: list[Row]) -> None:
     assert [violation for row in exported for violation in find_violations(row)] == []
     assert tuple(exported[0]) == COLUMNS
 
 
 @pytest.mark.spark
-def test_usage_is_the_daily_price_of_every_byte(exported: list[Row], lake: SmallLake) -> None:
+def test_consumed_quantity_covers_every_stored_byte(exported: list[Row], lake: SmallLake) -> None:
     stored = sum((lake.builder.warehouse / key).stat().st_size for key in sorted(lake.keys()))
     assert sum(Decimal(row["ConsumedQuantity"]) for row in exported) == Decimal(stored) / 10**9
     shares = {(row["ResourceName"], row["x_Share"]): int(row["x_Files"]) for row in exported}
@@ -102,7 +102,7 @@ def test_usage_is_the_daily_price_of_every_byte(exported: list[Row], lake: Small
 
 
 @pytest.mark.spark
-def test_rows_name_table_lake_and_owners(exported: list[Row]) -> None:
+def test_export_rows_contain_table_lake_and_owners(exported: list[Row]) -> None:
     (row,) = (row for row in exported if (row["ResourceName"], row["x_Share"]) == ("shop.orders", "live"))
     assert (row["ResourceId"], row["ResourceType"], row["SubAccountId"]) == ("warehouse/sales/shop.orders", "table", "sales")
     assert row["x_Owners"] == "team:sales, ada@example.org"
@@ -113,7 +113,7 @@ def test_rows_name_table_lake_and_owners(exported: list[Row]) -> None:
 
 
 @pytest.mark.spark
-def test_export_without_a_price_names_the_key(lake: SmallLake, tmp_path: Path) -> None:
+def test_error_for_export_without_price_contains_the_missing_key(lake: SmallLake, tmp_path: Path) -> None:
     document = json.loads(lake.lakes_yaml.read_text())
     del document["storages"][0]["money"]
     path = lake.root / "unpriced.yaml"
@@ -132,7 +132,7 @@ def publish_log(at: Platform, plan_id: str, rows: list[dict[str, Any]]) -> None:
     publish(state, run, written, at.clock, summary={"plan_id": plan_id, "by_outcome": {"purge/done": Amount(files=1).model_dump()}})
 
 
-def test_credit_counts_what_was_purged_on_the_day(tmp_path: Path) -> None:
+def test_credit_counts_bytes_purged_on_the_day(tmp_path: Path) -> None:
     at = platform(tmp_path, now=None, money=MONEY)
     plan_id = header_of(stored_plan(at, files=4, action=PURGE)).plan_id
     done = {"phase": PURGE, "outcome": "done", "at": NOW, "rehearsal": False}

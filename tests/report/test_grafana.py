@@ -36,13 +36,13 @@ def expressions() -> list[str]:
     return [*(re.sub(r"\$\w+", ".*", text) for text in dashboard_expressions()), *series, *(rule["expr"] for rule in RULES)]
 
 
-def test_every_metric_is_emitted_under_its_current_name() -> None:
+def test_dashboard_uses_only_current_metric_names() -> None:
     named = {name for text in expressions() for name in re.findall(r"\bgc_assets_\w+", text)}
     assert named <= LABELS.keys() - DEPRECATED
     assert {name.removeprefix("gc_assets_") for name in named} >= {"stored_bytes", "gate_failed", "lake_unreadable", "unfinished_applies"}
 
 
-def test_every_label_belongs_to_its_metric() -> None:
+def test_dashboard_uses_only_labels_of_the_queried_metric() -> None:
     for text in expressions():
         allowed = set.union(*(LABELS[name] for name in re.findall(r"\bgc_assets_\w+", text)))
         matched = {label for part in re.findall(r"\{([^}]*)\}", text) for label in re.findall(r"(\w+)\s*=", part)}
@@ -70,7 +70,7 @@ def test_panels_have_unique_ids_and_do_not_overlap() -> None:
         taken |= cells
 
 
-def test_panels_have_all_options_that_the_schema_of_grafana_requires() -> None:
+def test_panels_have_all_options_required_by_grafana() -> None:
     """As the strict decoder of grafana-foundation-sdk 0.0.22 requires, which accepts the whole file."""
     stat = {"graphMode", "colorMode", "justifyMode", "textMode", "wideLayout", "reduceOptions", "showPercentChange"}
     required = {
@@ -84,14 +84,14 @@ def test_panels_have_all_options_that_the_schema_of_grafana_requires() -> None:
         assert legend.keys() >= {"calcs", "displayMode", "placement", "showLegend"}, panel["title"]
 
 
-def test_expressions_of_the_dashboard_are_valid(tmp_path: Path) -> None:
+def test_dashboard_expressions_are_valid_promql(tmp_path: Path) -> None:
     rules = [{"record": f"panel:{number}", "expr": text} for number, text in enumerate(expressions())]
     path = tmp_path / "dashboard.yml"
     path.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": rules}]}))
     assert f"{len(rules)} rules found" in run_promtool("check", "rules", str(path))
 
 
-def test_alerts_fire_when_they_should(tmp_path: Path) -> None:
+def test_alerts_fire_for_missed_run_refused_plan_and_unfinished_apply(tmp_path: Path) -> None:
     """Evaluate the rules after 40 hours without a run, with a refused plan, and a readable lake."""
     assert f"{len(RULES)} rules found" in run_promtool("check", "rules", str(FOLDER / "alerts.yml"))
     series = {

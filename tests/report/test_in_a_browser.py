@@ -85,7 +85,7 @@ def layout(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return request.param, json.loads(html.unescape(found)), ran.stderr
 
 
-def test_only_drawings_exceed_their_frame(layout: tuple[str, list[dict[str, Any]], str]) -> None:
+def test_page_fits_the_window_and_only_drawings_scroll(layout: tuple[str, list[dict[str, Any]], str]) -> None:
     frames = layout[1]
     assert [(frame["needed"], frame["wide"]) for frame in frames] == [(width, []) for width in WIDTHS]
     assert [frame["width"] for frame in frames] == list(WIDTHS)

@@ -40,7 +40,7 @@ def day(days_ago: int) -> date:
     return NOW.date() - timedelta(days=days_ago)
 
 
-def test_changes_ignore_analyses(tmp_path: Path) -> None:
+def test_changes_ignore_historical_runs(tmp_path: Path) -> None:
     publish_sweep(tmp_path, 3, 1_000)
     publish_sweep(tmp_path, 1, 9_000, historical=True)
     page = page_of(publish_sweep(tmp_path, 0, 4_000))
@@ -48,19 +48,19 @@ def test_changes_ignore_analyses(tmp_path: Path) -> None:
     assert {change.label: (change.previous, change.current) for change in page.changes}["live, bytes"] == (1_000, 4_000)
 
 
-def test_trend_contains_runs_without_analyses(tmp_path: Path) -> None:
+def test_trend_omits_historical_runs(tmp_path: Path) -> None:
     runs = [publish_sweep(tmp_path, days_ago, size, historical=days_ago == 2) for days_ago, size in ((3, 10), (2, 20), (1, 30), (0, 40))]
     assert [(point.run_date, point.stored) for point in page_of(runs[3]).trend] == [(day(3), 10), (day(1), 30), (day(0), 40)]
     assert [point.run_date for point in page_of(runs[2]).trend] == [day(3), day(1)]
 
 
-def test_analysis_has_no_comparison(tmp_path: Path) -> None:
+def test_historical_run_has_no_comparison(tmp_path: Path) -> None:
     publish_sweep(tmp_path, 1, 10)
     page = page_of(publish_sweep(tmp_path, 0, 20, historical=True))
     assert (page.previous_run_date, page.changes, page.trend) == (None, (), ())
 
 
-def test_last_plans_have_their_decisions(tmp_path: Path) -> None:
+def test_recent_plans_have_decisions(tmp_path: Path) -> None:
     at = platform(tmp_path)
     ids = [str(stored_plan(at, files=files, run_date=day).receipt.summary["plan_id"]) for files, day in ((1, TODAY), (2, YESTERDAY))]
     approve(at.config, at.clock, ids[1], "ada")
@@ -71,6 +71,6 @@ def test_last_plans_have_their_decisions(tmp_path: Path) -> None:
     assert "approved by ada" in only.decisions[0]
 
 
-def test_different_live_counts_are_reported(tmp_path: Path) -> None:
+def test_difference_between_live_and_listed_file_counts_is_reported(tmp_path: Path) -> None:
     assert page_of(publish_sweep(tmp_path, 1, 10)).live_named is None
     assert page_of(publish_sweep(tmp_path, 0, 10, live_keys=3)).live_named == 3

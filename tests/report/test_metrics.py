@@ -49,7 +49,7 @@ def test_only_info_exists_before_the_first_run(tmp_path: Path) -> None:
     assert metrics(platform(tmp_path)) == {("info", f"version={__version__}"): 1}
 
 
-def test_plan_metrics(tmp_path: Path) -> None:
+def test_plan_metrics_equal_the_plan_header(tmp_path: Path) -> None:
     at = platform(tmp_path)
     header = header_of(stored_plan(at, frozen_at=NOW - timedelta(minutes=2), expiry_actions={"sales": 3}, max_delete_bytes=1))
     found = metrics(at)
@@ -73,14 +73,14 @@ def test_plan_metrics(tmp_path: Path) -> None:
     assert found["plan_status", "status=refused,storage=warehouse"] == 1
 
 
-def test_analysis_does_not_count_as_last_run(tmp_path: Path) -> None:
+def test_historical_run_does_not_count_as_last_run(tmp_path: Path) -> None:
     at = platform(tmp_path)
     stored_plan(at, files=3, run_date="2026-03-12")
     stored_plan(at, files=5, run_date="2026-03-13", historical=True)
     assert metrics(at)["planned_files", "action=quarantine,storage=warehouse"] == 3
 
 
-def test_analysis_does_not_count_as_last_freeze(tmp_path: Path) -> None:
+def test_historical_run_does_not_count_as_last_run_of_the_lake(tmp_path: Path) -> None:
     at = platform(tmp_path)
     publish_refs(at, date(2026, 3, 10), NOW - timedelta(days=4))
     publish_refs(at, date(2026, 3, 12), NOW - timedelta(days=1))
@@ -90,14 +90,14 @@ def test_analysis_does_not_count_as_last_freeze(tmp_path: Path) -> None:
     assert "sales" not in str(metrics(replace(at, clock=Clock())))
 
 
-def test_names_are_escaped(tmp_path: Path) -> None:
+def test_lake_names_in_labels_are_escaped(tmp_path: Path) -> None:
     at = platform(tmp_path)
     name = 'sa"l\\es\n# HELP x'
     stored_plan(at, expiry_actions={name: 1})
     assert metrics(at)["planned_edits", f"lake={name},storage=warehouse"] == 1
 
 
-def test_renamed_metrics_keep_their_old_names(tmp_path: Path) -> None:
+def test_renamed_metrics_are_emitted_under_old_and_new_names(tmp_path: Path) -> None:
     at = platform(tmp_path)
     stored_plan(at)
     publish_refs(at, date(2026, 3, 12), NOW)

@@ -161,7 +161,7 @@ def parse_page(text: str) -> BalancedParser:
     return parser
 
 
-def test_each_kind_of_history_edit_has_its_row() -> None:
+def test_each_kind_of_history_edit_has_a_row() -> None:
     edits = {"expiry_actions": {"ml": 5}, "idle_branches": {"ml": 1}, "path_edits": {"ml": 2}, "deleted_paths": {"ml": 9}}
     text = page(storage(header=header(**edits)))
     assert '<td>history of lake ml</td><td class="n">2 edits</td>' in text
@@ -171,12 +171,12 @@ def test_each_kind_of_history_edit_has_its_row() -> None:
     assert '<td>history of lake shop, before 7 expired files are moved</td><td class="n">3 edits</td>' in text
 
 
-def test_single_refs_and_edits_are_in_the_singular() -> None:
+def test_counts_of_one_ref_or_edit_use_the_singular() -> None:
     assert "2 refs · 0 planned history edits" in page(lakes=(lake(),))
     assert "1 ref · 1 planned history edit<" in page(lakes=(lake(refs=1, expiry_actions=1),))
 
 
-def test_single_files_and_edits_are_in_the_singular() -> None:
+def test_counts_of_one_file_or_edit_use_the_singular() -> None:
     single = Amount(files=1, bytes=9)
     past = (PastPlan("ab" * 32, date(2026, 11, 20), "applied", {"quarantine": single}, 1, ()),)
     tables = (TableUsage("warehouse", "shop", "orders", live=single, garbage={"expired": single}),)
@@ -188,7 +188,7 @@ def test_single_files_and_edits_are_in_the_singular() -> None:
     assert re.findall(r"(?<![\d,.])1 (?:files|edits|commits|refs|rows)\b", text) == []
 
 
-def test_names_are_escaped() -> None:
+def test_html_in_names_is_escaped() -> None:
     hostile = storage(
         name=HOSTILE,
         location=HOSTILE,
@@ -213,7 +213,7 @@ def test_names_are_escaped() -> None:
     assert not [name for _, attributes in tags for name in attributes if name.startswith("on")]
 
 
-def test_headline_precedes_the_figures() -> None:
+def test_headline_is_above_the_figures() -> None:
     text = page(storage(headline="Plan 0123 is ready: 2 GB becomes free."))
     assert text.index("Storage warehouse. Plan 0123 is ready: 2 GB becomes free.") < text.index("<section") < text.index('class="figures"')
 
@@ -233,7 +233,7 @@ def test_garbage_by_table_has_reasons_and_price() -> None:
     assert [row.index(text) for text in order] == sorted(row.index(text) for text in order)
 
 
-def test_last_plans_show_their_decisions() -> None:
+def test_recent_plans_show_decisions() -> None:
     amounts = {"quarantine": Amount(files=3, bytes=2_000)}
     past = (
         PastPlan("ab" * 32, date(2026, 11, 20), "applied", amounts, 2, ("approved by ada at 2026-11-20 08:00:00Z",)),
@@ -244,7 +244,7 @@ def test_last_plans_show_their_decisions() -> None:
     assert [row.index(text) for text in order] == sorted(row.index(text) for text in order)
 
 
-def test_expiring_snapshots_have_their_rule() -> None:
+def test_expiring_snapshots_show_the_retention_rule() -> None:
     going = (ExpiringCommit("shop.orders", "17", NOW, "append", "expired: older than 5d"),)
     text = page(lakes=(lake(edits_history=True, expiring=going, expiring_left_out=3),))
     assert "Snapshots that expire" in text
@@ -253,7 +253,7 @@ def test_expiring_snapshots_have_their_rule() -> None:
     assert "The commits stay in the history" in page(lakes=(lake(expiring=going),))
 
 
-def test_different_live_counts_are_explained() -> None:
+def test_difference_between_live_and_listed_file_counts_is_explained() -> None:
     assert "names 114 live files" in page(storage(live_named=114))
     assert "live files are named" not in page()
 
@@ -263,13 +263,13 @@ def test_page_uses_no_internal_terms() -> None:
     assert [word for word in ("witness", "sweep", "false positive") if word in text] == []
 
 
-def test_page_has_no_scripts_and_no_requests() -> None:
+def test_page_contains_no_scripts_or_external_resources() -> None:
     tags = parse_page(page(lakes=(lake(),))).tags
     assert not {"script", "link", "iframe", "object", "img"} & {tag for tag, _ in tags}
     assert not [attributes for _, attributes in tags if {"src", "href", "action"} & set(attributes)]
 
 
-def test_reversibility_is_shown_with_the_approval() -> None:
+def test_reversibility_is_shown_above_the_approve_command() -> None:
     text = page()
     message = [text.index(f"<li>{line}</li>") for line in storage().reversibility]
     assert message == sorted(message)
@@ -297,13 +297,13 @@ def test_refused_plan_shows_gate_and_override() -> None:
     assert "--override delete_bytes</pre>" in text
 
 
-def test_historical_plan_offers_no_command() -> None:
+def test_historical_plan_shows_no_approve_command() -> None:
     text = page(storage(status="historical"), warnings=("Historical: never applied.",))
     assert "gc-assets approve" not in text
     assert text.index("Historical: never applied.") < text.index("Storage warehouse")
 
 
-def test_costs_need_a_price() -> None:
+def test_costs_are_shown_only_with_a_configured_price() -> None:
     assert "$" not in page()
     assert "$0.05" in page(replace(storage(), usd_per_gb_month=0.023))
 
@@ -315,7 +315,7 @@ def test_quarantine_shows_start_and_purge_time() -> None:
     assert "gc-assets restore --plan abababababab" in text
 
 
-def test_changes_have_signs_and_units() -> None:
+def test_changes_are_shown_with_signs_and_units() -> None:
     text = page(
         storage(
             previous_run_date=date(2026, 11, 20),

@@ -23,7 +23,7 @@ def test_linear_history_is_newest_first_with_refs() -> None:
     ]
 
 
-def test_fork_has_its_own_lane() -> None:
+def test_fork_is_drawn_in_a_separate_lane() -> None:
     assert draw_lines(node("a", None), node("b", "a"), node("x", "a"), node("c", "b")) == [
         "* c  retained: why",
         "| * x  retained: why",
@@ -39,7 +39,7 @@ def test_merge_line_crosses_other_lanes() -> None:
     assert lines[-2:] == ["|/", "* a  retained: why"]
 
 
-def test_edited_commit_names_its_old_parent() -> None:
+def test_edited_commit_shows_the_previous_parent() -> None:
     nodes = (node("a", None), node("b", "a", leaves=True), node("c", "b", "a", labels=("main",)))
     assert draw_lines(*nodes, after=True) == ["* c (main)  retained: why  parent was b", "* a  retained: why"]
     assert len(draw_lines(*nodes)) == 3

@@ -19,7 +19,7 @@ def areas(svg: str) -> list[list[tuple[float, float]]]:
     return [[tuple(map(float, pair.split(","))) for pair in area.get("points", "").split()] for area in found]  # pyright: ignore[reportReturnType]
 
 
-def test_shares_are_stacked_up_to_the_maximum() -> None:
+def test_storage_shares_are_stacked_to_the_total() -> None:
     kept, held, garbage = areas(trend_svg(POINTS))
     points = len(POINTS)
     assert garbage[1][1] == TOP
@@ -35,6 +35,6 @@ def test_gaps_are_proportional_to_time() -> None:
     assert xs == [LEFT, LEFT + (WIDTH - RIGHT - LEFT) / 4, WIDTH - RIGHT]
 
 
-def test_empty_storage_is_flat() -> None:
+def test_empty_storage_is_drawn_as_flat_line() -> None:
     empty = (Point(FIRST, 0, 0, 0), Point(FIRST + timedelta(days=1), 0, 0, 0))
     assert {y for area in areas(trend_svg(empty)) for _, y in area} == {HEIGHT - BOTTOM}

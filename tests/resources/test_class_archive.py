@@ -31,16 +31,16 @@ def starts(options: str) -> bool:
     return subprocess.run([java, *options.split(), "-version"], capture_output=True, text=True, check=False).returncode == 0
 
 
-def test_each_java_has_its_own_archive(environment: Path) -> None:
+def test_each_java_version_has_a_separate_class_archive(environment: Path) -> None:
     assert archive_path("/opt/jdk17") != archive_path("/opt/jdk21")
     assert archive_path("/opt/jdk17").is_relative_to(environment)
 
 
-def test_missing_archive_adds_no_option(environment: Path) -> None:
+def test_missing_archive_adds_no_jvm_option(environment: Path) -> None:
     assert jvm_options(ensure_java_home()) == ""
 
 
-def test_path_with_spaces_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_archive_path_with_spaces_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.prefix", str(tmp_path / "my environment"))
     write_archive_of(archive_path(ensure_java_home()), b"")
     assert jvm_options(ensure_java_home()) == ""
@@ -55,7 +55,7 @@ def test_jvm_starts_with_a_damaged_archive(environment: Path, content: bytes) ->
 
 
 @pytest.mark.spark
-def test_session_maps_the_archive() -> None:
+def test_spark_session_maps_the_class_archive() -> None:
     path = archive_path(ensure_java_home())
     if not path.is_file() or not Path("/proc/self/maps").exists():
         pytest.skip("no archive, or this system shows no mapped files: run `make env`")

@@ -29,7 +29,7 @@ spark.stop()
 """
 
 
-def test_secret_setting_is_on_no_command_line(tmp_path: Path) -> None:
+def test_secret_settings_are_not_on_command_lines(tmp_path: Path) -> None:
     given = tmp_path / "secret"
     given.write_text(SECRET)
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}

@@ -62,7 +62,7 @@ def discovery(root: Path) -> str:
     return environment[DISCOVERY]
 
 
-def test_each_environment_and_release_has_its_own_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_environment_and_release_uses_a_separate_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ours = discovery(tmp_path)
     assert discovery(tmp_path) == ours
     seen = {ours}
@@ -91,7 +91,7 @@ def test_server_of_another_environment_is_not_used(tmp_path: Path, monkeypatch: 
         assert LocalConnectServer(ours).pid is None
 
 
-def test_child_process_uses_the_same_directory(tmp_path: Path) -> None:
+def test_child_process_uses_the_server_directory_of_the_parent(tmp_path: Path) -> None:
     environment = {DISCOVERY: str(tmp_path / "connect-local.json")}
     first = use_own_server(environment)
     assert use_own_server(environment) == first
@@ -105,13 +105,13 @@ def test_directory_with_open_permissions_is_refused(tmp_path: Path) -> None:
         discovery(tmp_path)
 
 
-def test_other_name_of_the_same_python_has_the_same_server(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_started_under_another_name_uses_the_same_server(monkeypatch: pytest.MonkeyPatch) -> None:
     ours = identity()
     monkeypatch.setattr(sys, "executable", str(Path(sys.executable).with_name("python-of-another-name")))
     assert identity() == ours
 
 
-def test_stop_ends_the_server_of_another_name_of_python(tmp_path: Path) -> None:
+def test_stop_ends_server_started_by_python_under_another_name(tmp_path: Path) -> None:
     other = next(path for path in Path(sys.executable).parent.glob("python3*") if path.name != Path(sys.executable).name)
     directory = own_directory(tmp_path)
     with recorded_process(directory, "SIG_DFL", CLASS) as process:
@@ -131,7 +131,7 @@ def test_server_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pyte
         assert process.wait(60) == -9
 
 
-def test_process_of_another_program_is_not_stopped(tmp_path: Path) -> None:
+def test_recorded_process_of_another_program_is_not_stopped(tmp_path: Path) -> None:
     with recorded_process(own_directory(tmp_path), "SIG_DFL") as process:
         assert "No local Spark Connect server" in stop_servers(tmp_path, "--all")
         assert process.poll() is None
@@ -145,7 +145,7 @@ def test_servers_of_other_environments_stop_only_on_request(tmp_path: Path) -> N
         assert stop_servers(tmp_path, "--all") == f"Stopped the local Spark Connect server, process {process.pid}.\n"
 
 
-def test_stop_keeps_the_record_of_a_newer_server(tmp_path: Path) -> None:
+def test_stop_does_not_delete_the_record_of_a_newer_server(tmp_path: Path) -> None:
     with recorded_process(tmp_path, "SIG_DFL", CLASS):
         server = LocalServer.in_directory(tmp_path)
         assert server is not None

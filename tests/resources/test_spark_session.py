@@ -16,7 +16,7 @@ from gc_assets.engine.sessions import is_remote
 pytestmark = pytest.mark.spark
 
 
-def test_queries_look_up_no_java_class_by_its_name(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queries_do_not_look_up_java_classes_by_name(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     if is_remote(spark):
         pytest.skip("Spark Connect uses no Java classes")
     names, look_up = list[str](), JVMView.__getattr__

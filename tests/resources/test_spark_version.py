@@ -20,7 +20,7 @@ from gc_assets.resources.spark_version import NEWEST, OLDEST, is_supported, mino
 ROOT = Path(__file__).parents[2]
 
 
-def test_range_is_that_of_the_package() -> None:
+def test_supported_spark_range_matches_the_package_metadata() -> None:
     """A managed service has its own pyspark, which pip does not check. It can be 3.5."""
     dependencies = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     (requirement,) = (name for name in dependencies if name.startswith("pyspark"))
@@ -44,11 +44,11 @@ def test_range_is_that_of_the_package() -> None:
         ("", False),
     ],
 )
-def test_versions_of_services_are_understood(version: str, supported: bool) -> None:
+def test_spark_versions_of_managed_services_are_parsed(version: str, supported: bool) -> None:
     assert is_supported(version) is supported
 
 
-def test_unsupported_pyspark_opens_no_session(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_session_is_refused_with_unsupported_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pyspark, "__version__", "3.4.4")
     with pytest.raises(UsageError, match=r"this process has Spark 3\.4\.4, but gc-assets supports Spark 3\.5 and 4\.0 to 4\.3"):
         SparkRuntime().session()
@@ -64,7 +64,7 @@ def test_spark_home_with_another_spark_is_refused(spark: object, monkeypatch: py
     assert f"pip install 'pyspark=={minor(spark.version)}.*'" in str(refused.value)  # type: ignore[attr-defined]
 
 
-def test_unsupported_server_names_no_command_that_would_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_for_unsupported_server_suggests_no_failing_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pyspark, "__version__", "4.0.5")
     with pytest.raises(UsageError, match=r"must be equal: use a Spark 4\.0 \(docs"):
         require_equal("3.4.1", "spark://host:7077")
@@ -77,7 +77,7 @@ def test_spark_connect_is_refused_with_pyspark_3(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("version, options", [("3.5.9", []), ("4.0.5", ["--load-spark-defaults"])])
-def test_settings_of_the_run_override_the_defaults_of_the_distribution(tmp_path: Path, version: str, options: list[str]) -> None:
+def test_run_settings_override_spark_distribution_defaults(tmp_path: Path, version: str, options: list[str]) -> None:
     """Spark 3.5 cannot read both files, so it gets one."""
     defaults = tmp_path / "conf" / "spark-defaults.conf"
     defaults.parent.mkdir()
@@ -88,12 +88,12 @@ def test_settings_of_the_run_override_the_defaults_of_the_distribution(tmp_path:
     assert ("spark.eventLog.dir s3a://events" in file.read_text().splitlines()) is (version == "3.5.9")
 
 
-def test_version_of_a_distribution_is_read_without_java(tmp_path: Path) -> None:
+def test_spark_distribution_version_is_read_without_java(tmp_path: Path) -> None:
     assert submit_version(str(Path(pyspark.__path__[0]) / "bin" / "spark-submit")) == pyspark.__version__
     assert submit_version(str(tmp_path / "bin" / "spark-submit")) is None
 
 
-def test_local_server_needs_a_pyspark_that_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_server_is_refused_if_pyspark_cannot_reuse_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spark_version, "find_spec", lambda _: None)
     for use in (use_own_server, describe_server):
         with pytest.raises(UsageError, match=r"has no reusable local Spark Connect server.*Set `mode: session`"):

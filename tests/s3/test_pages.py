@@ -95,7 +95,7 @@ def in_bytes(*texts: str) -> list[bytes]:
 # Against a real server
 
 
-def test_listing_of_several_pages_equals_boto3(bucket: Bucket) -> None:
+def test_listing_of_several_pages_equals_that_of_boto3(bucket: Bucket) -> None:
     listed = list(pages.list_objects(bucket.server.settings, bucket.name, ""))
     assert [len(page.keys) for page in listed] == [1000, 100 + len(ODD_KEYS)]
     assert rows(iter(listed)) == bucket.list_with_boto3()
@@ -103,7 +103,7 @@ def test_listing_of_several_pages_equals_boto3(bucket: Bucket) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 7])
-def test_odd_keys_are_listed_exactly_at_any_page_end(bucket: Bucket, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_with_special_characters_are_listed_at_any_page_boundary(bucket: Bucket, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ceph does not encode its tokens: a control character is invalid XML, and `a+b` is read as `a
     b`.
     """
@@ -113,13 +113,13 @@ def test_odd_keys_are_listed_exactly_at_any_page_end(bucket: Bucket, size: int, 
     )
 
 
-def test_listing_starts_after_any_key(bucket: Bucket) -> None:
+def test_listing_can_start_after_any_key(bucket: Bucket) -> None:
     everything = in_bytes(*MANY, *ODD_KEYS)
     for after in [*in_bytes(*ODD_KEYS), b"many/1234", b"many/1234x"]:
         assert keys(pages.list_objects(bucket.server.settings, bucket.name, "", after=after)) == [key for key in everything if key > after]
 
 
-def test_prefix_is_taken_literally(ceph: S3Server) -> None:
+def test_prefix_with_special_characters_is_taken_literally(ceph: S3Server) -> None:
     odd = Bucket(ceph, ceph.bucket())
     odd.put("a+b/1", "a b/1", "a%20b/1", "a%2Bb/1", "a/1", "a//1")
     for prefix in ("a+b/", "a b/", "a%20b/", "a%2Bb/", "a//"):
@@ -159,7 +159,7 @@ def versioned(ceph: S3Server) -> Bucket:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 1000])
-def test_versions_and_markers_equal_boto3_at_any_page_end(versioned: Bucket, size: int) -> None:
+def test_versions_and_delete_markers_equal_those_of_boto3_for_any_page_size(versioned: Bucket, size: int) -> None:
     listed = list(pages.list_versions(versioned.server.settings, versioned.name, "", page_keys=size))
     found = [
         (key, version, latest, marker, size_bytes)
@@ -177,7 +177,7 @@ def test_versions_and_markers_equal_boto3_at_any_page_end(versioned: Bucket, siz
     assert all(newest_first.values())
 
 
-def test_unencoded_keys_of_versitygw_are_read_exactly(versity: S3Server) -> None:
+def test_unencoded_keys_from_versitygw_are_read_exactly(versity: S3Server) -> None:
     plain = Bucket(versity, versity.bucket())
     plain.put("a+b", "a%20b", "a b", "\u00e9&'")
     assert keys(pages.list_objects(versity.settings, plain.name, "")) == in_bytes("a+b", "a%20b", "a b", "\u00e9&'")
@@ -193,12 +193,12 @@ def test_unencoded_key_invalid_in_xml_raises_store_error(versity: S3Server) -> N
 # Refusals
 
 
-def test_missing_bucket_is_reported_with_an_action(ceph: S3Server) -> None:
+def test_error_for_missing_bucket_contains_the_next_step(ceph: S3Server) -> None:
     with pytest.raises(OSError, match=r"there is no such bucket; correct the location.*s3://not-there/p/"):
         list(pages.list_objects(ceph.settings, "not-there", "p/"))
 
 
-def test_denied_bucket_is_reported_with_an_action(bucket: Bucket, waits: list[float]) -> None:
+def test_error_for_denied_bucket_contains_the_reason(bucket: Bucket, waits: list[float]) -> None:
     """A refusal is not retried."""
     as_stranger = bucket.server.as_stranger().settings
     with pytest.raises(PermissionError, match=rf"the policy does not allow this.*s3://{bucket.name}/"):
@@ -206,7 +206,7 @@ def test_denied_bucket_is_reported_with_an_action(bucket: Bucket, waits: list[fl
     assert waits == []
 
 
-def test_requester_pays_bucket_is_listed_with_the_setting(ceph: S3Server) -> None:
+def test_requester_pays_bucket_is_listed_if_configured(ceph: S3Server) -> None:
     paid, client = Bucket(ceph, ceph.bucket()), ceph.client()
     paid.put("k")
     client.put_bucket_request_payment(Bucket=paid.name, RequestPaymentConfiguration={"Payer": "Requester"})
@@ -263,7 +263,7 @@ def test_lost_page_is_retried(bucket: Bucket, fault: Fault, five_keys: None, wai
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>bad gateway", b"<html>bad gateway</html>"])
-def test_transient_failure_without_s3_error_is_retried(bucket: Bucket, body: bytes, waits: list[float]) -> None:
+def test_transient_failure_without_s3_error_body_is_retried(bucket: Bucket, body: bytes, waits: list[float]) -> None:
     def failing(status: int) -> Fault:
         return lambda exchange: exchange.reply(Answer(status, (), body))
 
@@ -272,7 +272,7 @@ def test_transient_failure_without_s3_error_is_retried(bucket: Bucket, body: byt
     assert len(proxy.requests) == 6
 
 
-def test_refusal_without_s3_error_is_not_retried(bucket: Bucket, waits: list[float]) -> None:
+def test_denied_request_without_s3_error_body_is_not_retried(bucket: Bucket, waits: list[float]) -> None:
     def fault(exchange: Exchange) -> None:
         exchange.reply(Answer(403, (), b"<html>who are you?"))
 
@@ -308,7 +308,7 @@ def test_redirect_to_another_region_is_not_followed(bucket: Bucket, status: int,
         (drop_request, "check the network and `s3.endpoint`"),
     ],
 )
-def test_page_fails_after_eight_attempts(bucket: Bucket, fault: Fault, message: str, waits: list[float]) -> None:
+def test_listing_fails_after_eight_attempts_for_one_page(bucket: Bucket, fault: Fault, message: str, waits: list[float]) -> None:
     with run_proxy(bucket.server, Rule(always, fault, times=99)) as proxy:
         with pytest.raises(OSError, match=rf"{message}.*s3://{bucket.name}/k/"):
             list(pages.list_objects(proxy.server.settings, bucket.name, "k/"))
@@ -402,7 +402,7 @@ def test_control_character_in_a_token_is_ignored(token: str, monkeypatch: pytest
     assert list_scripted_pages(monkeypatch, first, LAST + entry("b"))() == [b"a", b"b"]
 
 
-def test_unknown_error_contains_its_code(ceph: S3Server, waits: list[float]) -> None:
+def test_unknown_s3_error_is_raised_with_error_code(ceph: S3Server, waits: list[float]) -> None:
     def fault(exchange: Exchange) -> None:
         exchange.reply(replace(exchange.forward(), status=400, body=b"<Error><Code>Odd</Code></Error>"))
 

@@ -70,14 +70,14 @@ def test_proxy_without_rules_changes_nothing(server: S3Server) -> None:
             proxy.server.as_stranger().client().list_objects_v2(Bucket=bucket)
 
 
-def test_odd_keys_pass_through_the_proxy(ceph: S3Server) -> None:
+def test_keys_with_special_characters_pass_through_the_proxy(ceph: S3Server) -> None:
     bucket = ceph.bucket()
     with run_proxy(ceph) as proxy:
         client_without_retries(proxy).put_object(Bucket=bucket, Key=ODD, Body=b"x")
         assert list_keys(proxy.server, bucket) == [ODD] == list_keys(ceph, bucket)
 
 
-def test_requests_are_recorded_with_batch_keys(server: S3Server) -> None:
+def test_proxy_records_requests_with_batch_keys(server: S3Server) -> None:
     bucket = server.bucket()
     with run_proxy(server) as proxy:
         client = client_without_retries(proxy)
@@ -115,7 +115,7 @@ def test_client_timeout_ends_before_the_server_acts(server: S3Server) -> None:
 
 
 @pytest.mark.parametrize("fault,done", [(drop_request, False), (drop_answer, True)])
-def test_connection_is_dropped_before_or_after_execution(server: S3Server, fault: Fault, done: bool) -> None:
+def test_proxy_can_drop_the_connection_before_or_after_execution(server: S3Server, fault: Fault, done: bool) -> None:
     bucket = server.bucket()
     with run_proxy(server, Rule(always, fault)) as proxy, pytest.raises(ConnectionClosedError):
         client_without_retries(proxy).put_object(Bucket=bucket, Key="k", Body=b"x")
@@ -130,7 +130,7 @@ def test_slow_down_answer_prevents_execution(server: S3Server) -> None:
         assert list_keys(proxy.server, bucket) == []
 
 
-def test_body_is_truncated(server: S3Server) -> None:
+def test_proxy_can_truncate_a_response_body(server: S3Server) -> None:
     bucket = server.bucket()
     server.client().put_object(Bucket=bucket, Key="k", Body=b"x" * 100_000)
     with run_proxy(server, Rule(always, cut_body)) as proxy:
@@ -140,7 +140,7 @@ def test_body_is_truncated(server: S3Server) -> None:
         assert len(client.get_object(Bucket=bucket, Key="k")["Body"].read()) == 100_000
 
 
-def test_earlier_answer_is_repeated(server: S3Server) -> None:
+def test_proxy_can_repeat_an_earlier_response(server: S3Server) -> None:
     bucket = server.bucket()
     with run_proxy(server, Rule(nth(3), repeat_answer_to(1))) as proxy:
         assert list_keys(proxy.server, bucket) == []
@@ -149,7 +149,7 @@ def test_earlier_answer_is_repeated(server: S3Server) -> None:
         assert list_keys(proxy.server, bucket) == ["k"]
 
 
-def test_error_has_status_200(server: S3Server) -> None:
+def test_proxy_can_answer_an_error_with_status_200(server: S3Server) -> None:
     """botocore handles the operations for which S3 documents this, such as a copy."""
     bucket = server.bucket()
     server.client().put_object(Bucket=bucket, Key="k", Body=b"x")
@@ -158,14 +158,14 @@ def test_error_has_status_200(server: S3Server) -> None:
     assert list_keys(server, bucket) == ["k"]
 
 
-def test_answer_is_rewritten(server: S3Server) -> None:
+def test_proxy_can_rewrite_a_response(server: S3Server) -> None:
     bucket = server.bucket()
     server.client().put_object(Bucket=bucket, Key="k", Body=b"x")
     with run_proxy(server, Rule(lists, rewrite(lambda body: body.replace(b"<Key>k<", b"<Key>other<")))) as proxy:
         assert list_keys(proxy.server, bucket) == ["other"]
 
 
-def test_first_matching_rule_applies_limited_times(server: S3Server) -> None:
+def test_first_matching_rule_applies_a_limited_number_of_times(server: S3Server) -> None:
     bucket = server.bucket()
     with run_proxy(server, Rule(lists, answer_slow_down, times=2), Rule(always, drop_request)) as proxy:
         client = client_without_retries(proxy)
@@ -183,7 +183,7 @@ def writes_three(server: S3Server, bucket: str) -> None:
 @pytest.mark.parametrize(
     "hook,written", [(call_instead, ["0"]), (call_before, ["0", "1"]), (call_after, ["0", "1"])], ids=["instead", "before", "after"]
 )
-def test_process_is_killed_around_any_request(ceph: S3Server, hook: Any, written: list[str]) -> None:
+def test_process_can_be_killed_before_or_after_any_request(ceph: S3Server, hook: Any, written: list[str]) -> None:
     bucket = ceph.bucket()
     with run_proxy(ceph) as proxy:
         child = PROCESSES.Process(target=writes_three, args=(proxy.server, bucket))

@@ -38,7 +38,7 @@ def test_requests_and_retries_are_counted_by_kind(ceph: S3Server) -> None:
         assert tally.sent.counts == count_by_kind(proxy) == {"PUT": 4, "HEAD": 1, "GET": 1, "LIST": 2, "DELETE": 2}
 
 
-def test_copy_is_counted_as_copy(ceph: S3Server) -> None:
+def test_copy_object_is_counted_as_copy(ceph: S3Server) -> None:
     bucket = ceph.bucket()
     ceph.client().put_object(Bucket=bucket, Key="a", Body=b"x")
     settings = ceph.settings.model_copy(update={"prices": {"COPY": 5.0}})
@@ -61,7 +61,7 @@ def test_requests_have_a_price_on_aws_or_if_configured() -> None:
 
 
 @pytest.mark.parametrize("by_listing", [False, True])
-def test_503_slows_later_requests(ceph: S3Server, by_listing: bool) -> None:
+def test_slow_down_response_slows_later_requests(ceph: S3Server, by_listing: bool) -> None:
     bucket = ceph.bucket()
     with run_proxy(ceph, Rule(always, answer_slow_down)) as proxy:
         settings = proxy.server.settings
@@ -72,7 +72,7 @@ def test_503_slows_later_requests(ceph: S3Server, by_listing: bool) -> None:
         assert get_rate_limiter(settings).is_slowed
 
 
-def test_each_deleted_key_counts_against_the_budget(ceph: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_deleted_key_counts_against_the_rate_limit(ceph: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     bucket, waited = ceph.bucket(), list[int]()
     settings = ceph.settings.model_copy(update={"max_requests_per_second": 1e6})
     monkeypatch.setattr(get_rate_limiter(settings), "wait", lambda requests=1: waited.append(requests))

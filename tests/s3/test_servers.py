@@ -48,13 +48,13 @@ def server(request: pytest.FixtureRequest) -> S3Server:
     return shared_server(request.param)
 
 
-def test_server_runs_and_buckets_are_empty(server: S3Server) -> None:
+def test_new_buckets_are_distinct_and_empty(server: S3Server) -> None:
     first, second = server.bucket(), server.bucket()
     assert first != second
     assert server.client().list_objects_v2(Bucket=first)["KeyCount"] == 0
 
 
-def test_one_of_eight_creators_wins_on_ceph(ceph: S3Server) -> None:
+def test_conditional_create_succeeds_once_for_eight_writers_on_ceph(ceph: S3Server) -> None:
     """versitygw checks before it writes and not when it links, so two may win."""
     bucket, client = ceph.bucket(), ceph.client(retries={"total_max_attempts": 1})
 
@@ -88,7 +88,7 @@ def test_second_user_is_denied(server: S3Server) -> None:
 
 
 @pytest.mark.parametrize("key", ODD_KEYS)
-def test_ceph_keeps_odd_keys(ceph: S3Server, key: str) -> None:
+def test_ceph_stores_keys_with_special_characters(ceph: S3Server, key: str) -> None:
     bucket, client = ceph.bucket(), ceph.client()
     client.put_object(Bucket=bucket, Key=key, Body=key.encode())
     assert [item["Key"] for item in client.list_objects_v2(Bucket=bucket)["Contents"]] == [key]
@@ -128,7 +128,7 @@ with SERVERS[sys.argv[1]](Path(sys.argv[2])) as server:
 """
 
 
-def test_server_ends_with_a_killed_process(server: S3Server, tmp_path: Path) -> None:
+def test_server_ends_if_the_test_process_is_killed(server: S3Server, tmp_path: Path) -> None:
     command = [sys.executable, "-c", ALONE, server.kind, str(tmp_path)]
     with subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -141,13 +141,13 @@ def test_server_ends_with_a_killed_process(server: S3Server, tmp_path: Path) -> 
     assert processes_of(tmp_path) == []
 
 
-def test_stopped_server_leaves_nothing(server: S3Server, tmp_path: Path) -> None:
+def test_stopped_server_leaves_no_process(server: S3Server, tmp_path: Path) -> None:
     with SERVERS[server.kind](tmp_path):
         assert processes_of(tmp_path)
     assert processes_of(tmp_path) == []
 
 
-def test_failed_server_start_is_reported_and_leaves_nothing(server: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_failed_server_start_is_reported_and_leaves_no_process(server: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         ports = iter([taken.getsockname()[1], free_port()])
@@ -205,7 +205,7 @@ def test_no_server_is_started_if_disabled(monkeypatch: pytest.MonkeyPatch) -> No
         shared_server("ceph")
 
 
-def test_installed_programs_are_not_fetched(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_installed_servers_are_not_downloaded(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("subprocess.run", _missing)
     shared_server("ceph"), shared_server("versity")
     fetch({"ceph", "versity"})

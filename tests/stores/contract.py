@@ -230,7 +230,7 @@ def inventory(store: Store, budget: int = 10**9) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.axiom("complete_listing")
 @pytest.mark.parametrize("budget", [3, 10**9])
-def test_listing_contains_every_object_that_always_existed(bench: Bench, budget: int) -> None:
+def test_listing_contains_every_object_that_existed_throughout(bench: Bench, budget: int) -> None:
     keys_of_test = {f"{folder}{number:02d}" for folder in ("", "t/", "t/deep/", "u/") for number in range(25)}
     for key in keys_of_test:
         bench.put(key, b"x")
@@ -270,7 +270,7 @@ def test_keys_are_listed_and_read_byte_for_byte(bench: Bench) -> None:
     assert below == {address(bench.store, key): len(content) for key, content in contents.items()}
 
 
-def test_prefix_is_a_complete_path_and_may_be_empty(bench: Bench) -> None:
+def test_prefix_matches_only_complete_path_components(bench: Bench) -> None:
     for key in ("t/a", "t/deep/b", "t_2/c", "ta"):
         bench.put(key, b"x")
     assert sorted(name for name, _, _ in bench.store.objects.list(address(bench.store, "t/"))) == [
@@ -281,7 +281,7 @@ def test_prefix_is_a_complete_path_and_may_be_empty(bench: Bench) -> None:
         list(bench.store.objects.list(address(bench.store, "t")))
 
 
-def test_reserved_prefix_is_not_listed_but_similar_names_are(act: QuarantineBench) -> None:
+def test_only_the_exact_reserved_prefix_is_excluded_from_listings(act: QuarantineBench) -> None:
     for key in (".gc-assets-not/x", "t/.gc-assets/x", "gone"):
         act.bench.put(key, b"x")
     act.bench.put(f"{RESERVED_PREFIX}anything", b"x")
@@ -290,7 +290,7 @@ def test_reserved_prefix_is_not_listed_but_similar_names_are(act: QuarantineBenc
     assert set(inventory(act.bench.store)) == {".gc-assets-not/x", "t/.gc-assets/x", *left}
 
 
-def test_trash_lists_quarantined_objects_with_their_identities(act: QuarantineBench) -> None:
+def test_trash_listing_contains_quarantined_objects_with_identities(act: QuarantineBench) -> None:
     keys = ["t/a", "t/ü b%2F#.parquet"]
     for key in keys:
         act.bench.put(key, key.encode())
@@ -318,7 +318,7 @@ def test_unchanged_and_listed_objects_are_complete(bench: Bench) -> None:
 
 
 @pytest.mark.axiom("distinct_identity")
-def test_object_has_one_identity_in_every_call(bench: Bench) -> None:
+def test_every_call_returns_the_listed_identity_of_an_object(bench: Bench) -> None:
     bench.put("a", b"one")
     first = inventory(bench.store)["a"]
     assert bench.store.editable.read_with_etag(address(bench.store, "a")) == (b"one", first["etag"])
@@ -337,7 +337,7 @@ def test_missing_object_raises_file_not_found(bench: Bench) -> None:
             call(nothing)
 
 
-def test_object_is_found_by_key_with_its_listed_identity(bench: Bench) -> None:
+def test_find_object_returns_the_listed_identity(bench: Bench) -> None:
     bench.put("t/a", b"one")
     listed = inventory(bench.store)["t/a"]
     found = bench.store.find_object("t/a")
@@ -347,7 +347,7 @@ def test_object_is_found_by_key_with_its_listed_identity(bench: Bench) -> None:
 
 
 @pytest.mark.axiom("visible_write")
-def test_reader_sees_complete_objects_only(conditional: Bench) -> None:
+def test_readers_see_only_complete_objects(conditional: Bench) -> None:
     name, length, is_over = address(conditional.store, "a"), 200_000, Event()
     first_bytes: set[bytes] = set()
 
@@ -401,7 +401,7 @@ def _create(store: Store, content: bytes) -> bool:
 
 
 @pytest.mark.axiom("exclusive_create")
-def test_one_of_several_threads_creates_an_object(conditional: Bench) -> None:
+def test_only_one_of_several_threads_creates_an_object(conditional: Bench) -> None:
     start = Barrier(8)
 
     def racer(number: int) -> bool:
@@ -415,7 +415,7 @@ def test_one_of_several_threads_creates_an_object(conditional: Bench) -> None:
 
 
 @pytest.mark.axiom("exclusive_create")
-def test_one_of_several_processes_creates_an_object(conditional: Bench) -> None:
+def test_only_one_of_several_processes_creates_an_object(conditional: Bench) -> None:
     won = run_concurrently(_create, [(conditional.store, bytes([number])) for number in range(4)])
     assert won.count(True) == 1
     assert conditional.get("t/one") == bytes([won.index(True)])
@@ -464,7 +464,7 @@ def _replace(store: Store, content: bytes, etag: str) -> bool:
     return True
 
 
-def test_one_of_several_processes_replaces_an_object(conditional: Bench) -> None:
+def test_only_one_of_several_processes_replaces_an_object(conditional: Bench) -> None:
     conditional.put("a", b"read by all")
     _, etag = conditional.store.editable.read_with_etag(address(conditional.store, "a"))
     won = run_concurrently(_replace, [(conditional.store, bytes([number]), etag) for number in range(4)])
@@ -473,7 +473,7 @@ def test_one_of_several_processes_replaces_an_object(conditional: Bench) -> None
 
 
 @pytest.mark.axiom("store_clock")
-def test_modification_times_follow_the_stores_clock(bench: Bench) -> None:
+def test_modification_times_follow_the_clock_of_the_store(bench: Bench) -> None:
     readings, times = [bench.store.now()], list[datetime]()
     for number in range(20):
         bench.put("again", str(number).encode())
@@ -523,7 +523,7 @@ def test_purge_keeps_all_other_objects(act: QuarantineBench) -> None:
 
 
 @pytest.mark.parametrize("action", ["quarantine", "restore"])
-def test_repeated_action_is_done(act: QuarantineBench, action: Action) -> None:
+def test_repeated_action_has_the_outcome_done(act: QuarantineBench, action: Action) -> None:
     act.bench.put("t/a", b"x")
     row = act.plan_row("t/a")
     assert act(row) == ["done"]
@@ -552,14 +552,14 @@ def test_object_written_after_quarantine_is_never_changed(act: QuarantineBench, 
         assert verdict == ["changed"]
 
 
-def test_missing_object_is_absent(act: QuarantineBench) -> None:
+def test_missing_object_has_the_outcome_absent(act: QuarantineBench) -> None:
     act.bench.put("t/a", b"x")
     row = act.plan_row("t/a")
     act.bench.remove("t/a")
     assert [act(act.follow_up(row, action)) for action in ("quarantine", "restore", "purge")] == [["absent"]] * 3
 
 
-def test_only_resumed_purge_of_missing_object_is_done(act: QuarantineBench) -> None:
+def test_purge_of_missing_object_is_done_only_when_resumed(act: QuarantineBench) -> None:
     for key in ("a", "b"):
         act.bench.put(key, b"x")
     rows = [act.plan_row(key) for key in ("a", "b")]
@@ -611,7 +611,7 @@ def test_keys_under_reserved_prefix_are_denied(act: QuarantineBench, action: Act
         assert act.bench.everything() == before
 
 
-def test_unsupported_mode_is_refused_by_name(bench: Bench) -> None:
+def test_error_for_unsupported_mode_contains_the_mode(bench: Bench) -> None:
     lacking = set(get_args(QuarantineMode)) - set(SCHEMES[bench.store.scheme].quarantines)
     for mode in lacking:
         with pytest.raises(UsageError, match=mode):
@@ -643,7 +643,7 @@ def later(lease: Lease, moment: timedelta) -> Any:
     return replace(lease, clock=at(moment))
 
 
-def test_live_lease_is_refused_with_its_holder(bench: Bench) -> None:
+def test_error_for_a_held_lease_contains_the_holder(bench: Bench) -> None:
     assert bench.store.holder() is None
     lease = take(bench)
     with pytest.raises(GateRefused, match="nightly run") as refusal:
@@ -682,7 +682,7 @@ def test_expired_lease_is_taken_over(bench: Bench) -> None:
     second.check()
 
 
-def test_expired_lease_without_successor_is_valid(bench: Bench) -> None:
+def test_expired_lease_stays_valid_until_taken_over(bench: Bench) -> None:
     late = later(take(bench), LEASE_DURATION * 3)
     late.check()
     with pytest.raises(GateRefused):
@@ -707,7 +707,7 @@ def test_check_extends_the_lease_after_half_its_duration(bench: Bench, passed: t
     assert holder.expires_at == (NOW + expires).isoformat()
 
 
-def test_held_lease_is_renewed_until_its_release(bench: Bench) -> None:
+def test_held_lease_is_renewed_until_released(bench: Bench) -> None:
     duration = timedelta(milliseconds=30)
     lease = later(bench.store.acquire(PLAN, "slow", CLOCK, duration), LEASE_DURATION)
     renewed, deadline = (NOW + LEASE_DURATION + duration).isoformat(), time.monotonic() + 60
@@ -728,7 +728,7 @@ def _take(store: Store, clock: Clock, owner: str) -> int | None:
 
 @pytest.mark.axiom("exclusive_create")
 @pytest.mark.parametrize("before", ["free", "expired"])
-def test_one_of_several_processes_acquires_the_lease(bench: Bench, before: str) -> None:
+def test_only_one_of_several_processes_acquires_the_lease(bench: Bench, before: str) -> None:
     old = take(bench).token if before == "expired" else 0
     won = list[int]()
     for _ in range(5):  # on a slow store each process may step back for the others
@@ -742,7 +742,7 @@ def test_one_of_several_processes_acquires_the_lease(bench: Bench, before: str) 
 # Values, and the checks of doctor
 
 
-def test_values_for_executors_pickle(bench: Bench) -> None:
+def test_values_sent_to_executors_can_be_pickled(bench: Bench) -> None:
     bench.put("t/a", b"x")
     lease = take(bench)
     modes = SCHEMES[bench.store.scheme].quarantines
@@ -756,7 +756,7 @@ def test_values_for_executors_pickle(bench: Bench) -> None:
     pickle.loads(pickle.dumps(lease)).check()  # noqa: S301  (bytes made on this line)
 
 
-def test_opening_a_store_makes_no_change(bench: Bench) -> None:
+def test_opening_a_store_does_not_change_it(bench: Bench) -> None:
     reopened = open_store(bench.store.location, bench.connections)
     assert reopened == bench.store
     assert (reopened.scheme, bench.everything()) == (bench.store.scheme, set())
@@ -782,13 +782,13 @@ def test_doctor_changes_nothing_in_mode_plan(bench: Bench) -> None:
     assert bench.everything() == {"t/a"}
 
 
-def test_doctor_proves_traits_in_mode_apply(conditional: Bench) -> None:
+def test_doctor_checks_store_guarantees_in_mode_apply(conditional: Bench) -> None:
     findings = {finding.check: finding for finding in conditional.store.examine(storage(conditional, mode="apply"), NOW)}
     assert findings["traits"].verdict == "ok"
     assert conditional.everything() == set()
 
 
-def test_doctor_names_the_holder_of_the_lease(bench: Bench) -> None:
+def test_doctor_reports_the_holder_of_the_lease(bench: Bench) -> None:
     take(bench, owner="ada")
     for moment in (NOW, NOW + LEASE_DURATION):
         found = {finding.check: finding for finding in bench.store.examine(storage(bench), moment)}["lease"]

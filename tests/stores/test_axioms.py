@@ -9,11 +9,11 @@ from tests.model.world import Axioms
 from tests.stores import contract
 
 
-def test_model_and_contract_use_every_axiom() -> None:
+def test_model_and_contract_tests_use_every_storage_axiom() -> None:
     marks = [mark for test in vars(contract).values() for mark in getattr(test, "pytestmark", []) if mark.name == "axiom"]
     assert {mark.args[0] for mark in marks} == AXIOMS.keys() == set(Axioms._fields)
 
 
-def test_probe_proves_its_axioms_by_traits() -> None:
+def test_axioms_checked_by_the_probe_are_known_traits() -> None:
     assert PROBED_AXIOMS.keys() <= AXIOMS.keys()
     assert set(PROBED_AXIOMS.values()) <= {field.name for field in fields(Traits)}

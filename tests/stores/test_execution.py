@@ -88,7 +88,7 @@ def test_second_run_returns_the_same_outcomes_without_changes(root, lease, log):
     assert (root / "0").read_bytes() == b"a new file of the same name"
 
 
-def test_second_run_may_use_other_batches_and_order(root, lease, log):
+def test_second_run_can_use_different_batches_and_order(root, lease, log):
     rows = [plan(root, write(root, f"{n}").name) for n in range(9)]
     first = verdicts(execute(rows[:6], Counting(root), log, lease, CLOCK, batch_size=4))
     second = Counting(root)
@@ -96,7 +96,7 @@ def test_second_run_may_use_other_batches_and_order(root, lease, log):
     assert sorted(key for batch in second.calls for key in batch) == ["6", "7", "8"]
 
 
-def test_outcomes_of_an_abandoned_attempt_do_not_count(root, lease, log):
+def test_outcomes_of_an_abandoned_attempt_are_ignored(root, lease, log):
     """An engine abandons a silent executor and repeats its task on another one, while the first
     still runs.
     """
@@ -115,7 +115,7 @@ def test_outcomes_of_an_abandoned_attempt_do_not_count(root, lease, log):
 
 
 @pytest.mark.parametrize("pair", [("done", "absent"), ("absent", "done"), ("changed", "done")])
-def test_done_wins_over_other_outcomes_of_two_attempts(root, lease, log, pair):
+def test_done_takes_precedence_over_other_outcomes_of_two_attempts(root, lease, log, pair):
     row = plan(root, write(root, "a").name)
     for verdict in pair:
         name = log.write_intent(0, lease.token, [row])
@@ -162,7 +162,7 @@ def test_intent_precedes_the_action_and_outcome_follows(root, lease, log, tmp_pa
     assert outcome == intent | {"outcome": "done", "error": None, "at": "2026-11-21T12:00:00+00:00", "token": 1}
 
 
-def test_log_returns_certain_and_possible_moves_with_their_time(root, lease, log, tmp_path):
+def test_log_returns_certain_and_possible_quarantines_with_times(root, lease, log, tmp_path):
     rows = [plan(root, write(root, name).name) for name in ("done", "gone", "failed", "interrupted")]
     (root / "gone").unlink()
     list(execute(rows[:2], Counting(root), log, lease, CLOCK))
@@ -172,14 +172,14 @@ def test_log_returns_certain_and_possible_moves_with_their_time(root, lease, log
     assert known == {rows[0]: (NOW, lease.token), rows[2]: None, rows[3]: None}
 
 
-def test_denied_row_may_have_been_moved(root, lease, log):
+def test_interrupted_row_that_is_later_denied_may_be_quarantined(root, lease, log):
     rows = [plan(root, write(root, name).name) for name in ("interrupted", "never begun")]
     log.write_intent(0, lease.token, rows[:1])
     list(execute(rows, Counting(root, answers=[Result("denied", "permanently")]), log, lease, CLOCK))
     assert dict(log.read_quarantined(0)) == {rows[0]: None}
 
 
-def test_purge_killed_before_its_outcome_is_done(root, lease, log):
+def test_purge_killed_before_the_outcome_was_logged_is_done(root, lease, log):
     rows = [plan(root, write(root, key).name, "purge") for key in ("a", "b")]
 
     class Dying(Counting):
@@ -206,7 +206,7 @@ def test_lease_is_checked_before_each_batch(root, log):
     assert (root / "3").exists()
 
 
-def test_suspended_holder_does_not_undo_a_later_restore(root, tmp_path, log):
+def test_suspended_lease_holder_does_not_undo_a_later_restore(root, tmp_path, log):
     """Its lease expired while it was suspended. The next holder has restored and ended."""
 
     class SuspendedLog:
@@ -264,7 +264,7 @@ def test_versions_of_one_key_have_separate_outcomes(root, lease, log):
     ]
 
 
-def test_only_the_version_of_the_intent_is_resumed(root, lease, log):
+def test_only_the_object_version_in_the_intent_is_resumed(root, lease, log):
     rows = [PlannedAction("a", "purge", 1, "e", version, "plan") for version in ("v1", "v2")]
     log.write_intent(0, lease.token, rows[:1])
     resumed_versions = []
@@ -294,7 +294,7 @@ def test_log_of_another_plan_is_refused(log):
         open_log(log.files, "wal", "plan-b", 10)
 
 
-def test_log_keeps_its_number_of_shares(tmp_path):
+def test_log_keeps_the_number_of_shares_after_reopening(tmp_path):
     files = Files(str(tmp_path))
     assert open_log(files, "wal", PLAN, 120_000).shares == 3
     assert open_log(files, "wal", PLAN, 1).shares == 3
@@ -323,7 +323,7 @@ def test_unknown_verdict_raises_state_error(root, lease, log, tmp_path):
         list(execute(rows, Counting(root), log, lease, CLOCK))
 
 
-def test_log_pickles(log):
+def test_write_ahead_log_can_be_pickled(log):
     assert pickle.loads(pickle.dumps(log)) == log  # noqa: S301  (bytes made on this line)
 
 
@@ -365,18 +365,18 @@ def settles_every_key_once(base, data):
     }
 
 
-def test_balanced_outcomes_pass():
+def test_outcome_counts_that_match_the_plan_pass():
     require_balance(0, {})
     require_balance(6, {"done": 2, "absent": 1, "changed": 1, "denied": 1, "failed": 1})
 
 
 @pytest.mark.parametrize("outcomes", [{}, {"done": 2}, {"done": 4}, {"done": 2, "skipped": 1}])
-def test_unbalanced_outcomes_raise_with_their_counts(outcomes):
+def test_outcome_counts_that_differ_from_the_plan_raise(outcomes):
     with pytest.raises(GcError, match="3 planned"):
         require_balance(3, outcomes)
 
 
-def test_rows_convert_from_plan_to_log():
+def test_plan_rows_are_converted_to_log_rows():
     batch = pa.RecordBatch.from_pylist(
         [{"key": "a", "action": "purge", "size_bytes": 5, "etag": "e", "version_id": None, "source_plan_id": "p", "kind": "data"}]
     )
@@ -412,7 +412,7 @@ def test_log_rows_have_the_published_columns(root, lease, log):
     assert to_deletion_log([], PLAN, "trash").num_rows == 0
 
 
-def test_user_without_a_name_is_shown_by_uid(monkeypatch):
+def test_user_without_a_login_name_is_recorded_by_uid(monkeypatch):
     for variable in ("LOGNAME", "USER", "LNAME", "USERNAME"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr(os, "getuid", lambda: 54_321)
@@ -430,7 +430,7 @@ def test_user_without_a_name_is_shown_by_uid(monkeypatch):
         ("versioned", "restore", False, False),
     ],
 )
-def test_changed_object_ends_its_deferred_record_unless_it_waits(root, lease, log, mode, action, replan, ends_record):
+def test_changed_object_ends_deferred_record_unless_action_waits(root, lease, log, mode, action, replan, ends_record):
     row = PlannedAction("a", action, 1, "e", None, "plan")
     store = Counting(root, answers=[Result("changed", "found", replan=replan)])
     for _ in range(2):  # the second time from the log
@@ -439,7 +439,7 @@ def test_changed_object_ends_its_deferred_record_unless_it_waits(root, lease, lo
     assert store.calls == [["a"]]
 
 
-def test_change_that_an_earlier_release_logged_does_not_end_a_record(root, lease, log, tmp_path):
+def test_change_logged_by_an_earlier_release_does_not_end_deferred_record(root, lease, log, tmp_path):
     """That release did not record whether the action only has to wait."""
     row = PlannedAction("a", "purge", 1, "e", None, "plan")
     list(execute([row], Counting(root, answers=[Result("changed", "found")]), log, lease, CLOCK))

@@ -48,7 +48,7 @@ def test_object_or_page_is_listed_twice(tmp_path: Path) -> None:
     assert keys(open_with_fault(tmp_path, "page again", 0)) == ["a", "a"]
 
 
-def test_answer_is_lost_after_the_action(tmp_path: Path) -> None:
+def test_response_is_lost_after_the_action(tmp_path: Path) -> None:
     write(tmp_path, "a")
     write(tmp_path, "b")
     first, second = plan(tmp_path, "a"), plan(tmp_path, "b")
@@ -66,7 +66,7 @@ def test_failed_key_is_not_changed(tmp_path: Path) -> None:
     assert (failed.verdict, (tmp_path / "a").exists()) == ("failed", True)
 
 
-def test_clock_skew_is_at_most_the_allowed_one(tmp_path: Path) -> None:
+def test_clock_skew_stays_within_the_allowed_limit(tmp_path: Path) -> None:
     skews = {Faults(str(seed), 0, frozenset({"skew"}), NOW).skew for seed in range(100)}
     assert max(map(abs, skews)) <= MAX_SKEW
     assert min(skews) < timedelta() < max(skews)

@@ -67,7 +67,7 @@ def expires_at(root: Path) -> str | None:
     return None if holder is None else holder.expires_at
 
 
-def test_working_holder_keeps_its_lease(root: Path) -> None:
+def test_working_holder_keeps_the_lease(root: Path) -> None:
     """Its block takes ten times as long as a lease lasts."""
     times = [NOW]
 
@@ -102,7 +102,7 @@ def test_failed_release_does_not_hide_the_first_error(root: Path, lease: LocalLe
 
 
 @pytest.mark.parametrize("error", [None, GateRefused("by a gate"), KeyboardInterrupt(), SystemExit(1)])
-def test_thread_ends_with_the_block(error: BaseException | None) -> None:
+def test_renewal_thread_ends_with_the_block(error: BaseException | None) -> None:
     before, lease = threading.active_count(), ScriptedLease()
     with nullcontext() if error is None else pytest.raises(type(error)) as raised, hold_lease(lease):
         assert threading.active_count() == before + 1
@@ -129,7 +129,7 @@ def test_renewal_in_progress_ends_before_the_release() -> None:
     assert lease.calls == ["renew", "release"]
 
 
-def test_interrupted_wait_for_a_renewal_releases_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_wait_for_a_renewal_does_not_release_the_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     """The user presses Ctrl-C while a renewal hangs. The lease then expires."""
     has_begun, may_end = threading.Event(), threading.Event()
 
@@ -172,7 +172,7 @@ def test_failed_renewal_is_tried_again(caplog: pytest.LogCaptureFixture) -> None
 
 
 @pytest.mark.parametrize("released", [False, True])
-def test_lost_lease_stays_with_its_next_holder(root: Path, caplog: pytest.LogCaptureFixture, *, released: bool) -> None:
+def test_lost_lease_stays_with_the_next_holder(root: Path, caplog: pytest.LogCaptureFixture, *, released: bool) -> None:
     """The process was suspended, so that its lease expired."""
     first: Lease = acquire(str(root), PLAN, "suspended", CLOCK, SHORT)
     second = acquire(str(root), PLAN, "next", Clock(NOW + LEASE_DURATION))
@@ -199,7 +199,7 @@ def test_lease_is_released_if_no_thread_can_be_started(monkeypatch: pytest.Monke
     assert lease.calls == ["release"]
 
 
-def test_thread_does_not_keep_an_ending_process_alive(root: Path) -> None:
+def test_renewal_thread_does_not_keep_an_ending_process_alive(root: Path) -> None:
     """The block belongs to a daemon thread, which the interpreter does not wait for."""
     script = f"""
 import threading, time

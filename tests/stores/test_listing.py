@@ -15,7 +15,7 @@ from gc_assets.stores.store import open_store
 
 
 @pytest.mark.parametrize("count", [0, 1, 4 * CONCURRENT_REQUESTS + 1, 4 * CONCURRENT_REQUESTS * MAX_GROUPED_KEYS + 1])
-def test_objects_are_found_in_the_order_of_their_keys(tmp_path: Path, count: int) -> None:
+def test_found_objects_are_returned_in_key_order(tmp_path: Path, count: int) -> None:
     sizes = [None if number % 3 == 1 else number % 50 for number in range(count)]
     for number, size in enumerate(sizes):
         if size is not None:
@@ -24,7 +24,7 @@ def test_objects_are_found_in_the_order_of_their_keys(tmp_path: Path, count: int
     assert [None if item is None else item.size_bytes for item in found] == sizes
 
 
-def test_key_that_cannot_be_looked_up_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_for_failed_lookup_contains_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(self: LocalStore, key: str) -> None:
         del self
         if key == "1999":

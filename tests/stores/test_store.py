@@ -75,12 +75,12 @@ def test_reports_are_read_from_a_bucket_or_a_disk(kind: str, location: str) -> N
 
 
 @pytest.mark.parametrize("location", ["gs://bucket/prefix/", "gcs://bucket/prefix", "GS://bucket/prefix/"])
-def test_every_spelling_of_a_bucket_opens_the_store_of_google_cloud(location: str) -> None:
+def test_every_spelling_of_a_bucket_opens_the_gcs_store(location: str) -> None:
     assert (open_store(location).scheme, open_store(location).location) == ("gs", location)
     assert refusal(location=location) == []
 
 
-def test_missing_library_of_google_cloud_is_named_on_use_only() -> None:
+def test_missing_gcs_library_is_reported_only_when_used() -> None:
     """Users of other stores do not install the extra."""
     script = (
         "import sys\n"
@@ -98,7 +98,7 @@ def test_missing_library_of_google_cloud_is_named_on_use_only() -> None:
     assert result.stdout.count("pip install 'gc-assets[gcs]'") == 2
 
 
-def test_clients_of_object_stores_are_not_imported_for_local_files(tmp_path: Path) -> None:
+def test_object_store_clients_are_not_imported_for_local_files(tmp_path: Path) -> None:
     """The client of S3 alone takes a quarter of a second, in every run and every executor."""
     (tmp_path / "a").touch()
     script = (
@@ -127,18 +127,20 @@ def test_clients_of_object_stores_are_not_imported_for_local_files(tmp_path: Pat
         (BUCKET, {"location": "s3:///reports/"}, "inventory.location", "'s3:///reports/'"),
     ],
 )
-def test_unusable_inventory_is_refused_by_its_key(storage: dict[str, Any], inventory: dict[str, Any], key: str, message: str) -> None:
+def test_invalid_inventory_setting_is_refused_with_the_key(
+    storage: dict[str, Any], inventory: dict[str, Any], key: str, message: str
+) -> None:
     ((found, why),) = refusal(**storage, inventory={"kind": "s3", "location": "s3://reports/lake/daily/", **inventory})
     assert (found, message in why) == (key, True)
 
 
-def test_alias_without_a_location_is_refused_by_its_key() -> None:
+def test_alias_without_a_location_is_refused_with_the_key() -> None:
     assert refusal(aliases=["/mnt/lake", "s3://ap-s3alias/lake/", "dbfs:/mnt/lake/"]) == []
     ((key, why),) = refusal(aliases=["/mnt/lake", "lake/"])
     assert (key, "alias 'lake/'" in why) == ("aliases", True)
 
 
-def test_objects_are_read_by_aliases_of_a_storage(tmp_path: Path) -> None:
+def test_objects_can_be_read_and_edited_by_storage_alias(tmp_path: Path) -> None:
     resolver = KeyResolver([("lake", str(tmp_path))], [("lake", "/mnt/lake/"), ("lake", "dbfs:/mnt/lake/")])
     objects = pickle.loads(pickle.dumps(open_objects(resolver=resolver)))  # noqa: S301  (bytes made on this line)
     objects.create("dbfs:/mnt/lake/a", b"one")
@@ -167,7 +169,7 @@ def test_address_of_an_unsupported_scheme_is_refused(address: str) -> None:
         open_objects().read(address)
 
 
-def test_no_other_package_imports_a_single_store() -> None:
+def test_packages_outside_stores_do_not_import_a_specific_store() -> None:
     modules = [path for path in PACKAGE.rglob("*.py") if "stores" not in path.relative_to(PACKAGE).parts[:1]]
     assert len(modules) > 100
     assert [str(path) for path in modules if "gc_assets.stores.local" in path.read_text()] == []

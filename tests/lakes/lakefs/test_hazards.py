@@ -72,7 +72,7 @@ HAZARDS: dict[str, tuple[str, dict[str, list[str]]]] = {
                 f"{STORES}/local/test_quarantine.py::test_one_failed_key_does_not_stop_the_others"
             ],
             "failed actions are not repeated": [f"{STORES}/test_execution.py::test_failed_row_is_retried"],
-            "inconsistent counts are published": [f"{STORES}/test_execution.py::test_unbalanced_outcomes_raise_with_their_counts"],
+            "inconsistent counts are published": [f"{STORES}/test_execution.py::test_outcome_counts_that_differ_from_the_plan_raise"],
             "a partially failed plan is finished": [
                 f"{STAGES}/delete/test_failed_expiry.py::test_files_of_a_failed_edit_stay_until_another_apply"
             ],

@@ -81,7 +81,7 @@ def test_blob_with_a_snapshot_is_denied(bench: AzureBench) -> None:
     assert bench.get("t/a") == b"x"
 
 
-def test_blob_from_before_versioning_is_not_quarantined_as_a_version(bench: AzureBench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blob_without_version_id_is_denied_in_versioned_mode(bench: AzureBench, monkeypatch: pytest.MonkeyPatch) -> None:
     """The version that its delete keeps would have an id that no record has."""
     monkeypatch.setattr(AzureBucket, "versioning", lambda _, __: Versioning("Enabled"))
     bench.put("t/a", b"x")
@@ -91,7 +91,7 @@ def test_blob_from_before_versioning_is_not_quarantined_as_a_version(bench: Azur
     assert bench.get("t/a") == b"x"
 
 
-def test_deferred_purge_keeps_a_blob_that_is_written_after_the_comparison(bench: AzureBench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deferred_purge_keeps_a_blob_written_after_the_comparison(bench: AzureBench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(AzureBucket, "versioning", lambda _, __: Versioning("Enabled"))
     bench.put("t/a", b"old")
     row = replace(QuarantineBench(bench, "deferred").plan_row("t/a"), action="purge", source_plan_id=PLAN)
@@ -116,7 +116,7 @@ def test_archived_blob_is_denied(bench: AzureBench) -> None:
 
 
 @pytest.mark.parametrize("kind", ["append", "page"])
-def test_other_types_of_blobs_are_denied_in_every_mode(bench: AzureBench, kind: str) -> None:
+def test_append_and_page_blobs_are_denied_in_every_mode(bench: AzureBench, kind: str) -> None:
     bench.put("t/block", b"x")
     if kind == "append":
         blob(bench, "t/a").create_append_blob()
@@ -132,7 +132,7 @@ def test_other_types_of_blobs_are_denied_in_every_mode(bench: AzureBench, kind: 
     assert bench.everything() == {"t/a", "t/block"}
 
 
-def test_name_with_a_dot_component_is_kept_and_never_sent(bench: AzureBench) -> None:
+def test_blob_name_with_dot_component_is_denied_without_a_request(bench: AzureBench) -> None:
     bucket = bucket_of(bench)
     bench.put("t/a", b"another blob")
     for key in ("t/./a", "t/x/../a", "t\\..\\a"):
@@ -195,7 +195,7 @@ ACCEPTED, MISSING, BUSY = (
 )
 
 
-def test_parts_of_a_batch_are_matched_by_their_ids(bench: AzureBench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_response_parts_are_matched_by_id(bench: AzureBench, monkeypatch: pytest.MonkeyPatch) -> None:
     parts = (batch_part(2, BUSY), batch_part(0, ACCEPTED), batch_part(1, MISSING))
     monkeypatch.setattr(ContainerClient, "delete_blobs", answer_batch(*parts))
     changes = bucket_of(bench).delete([Deletion("a"), Deletion("t/../b"), Deletion("c"), Deletion("d")])
@@ -213,7 +213,7 @@ def test_parts_of_a_batch_are_matched_by_their_ids(bench: AzureBench, monkeypatc
     ],
     ids=["none", "no id", "other id", "two", "unreadable"],
 )
-def test_blob_without_a_part_in_the_answer_has_an_unknown_outcome(
+def test_blob_missing_from_the_batch_response_has_unknown_outcome(
     bench: AzureBench, parts: tuple[bytes, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ContainerClient, "delete_blobs", answer_batch(*parts))
@@ -244,7 +244,7 @@ def test_content_encoding_does_not_change_the_bytes(bench: AzureBench) -> None:
     assert b"".join(bucket_of(bench).read_blocks("t/a")) == content
 
 
-def test_pending_copy_is_awaited(bench: AzureBench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copy_waits_until_the_server_has_finished(bench: AzureBench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.put("a", b"x")
     bucket, statuses = bucket_of(bench), iter(["pending", "pending", "success"])
     source = bucket.head("a")
@@ -265,7 +265,7 @@ def test_pending_copy_is_awaited(bench: AzureBench, monkeypatch: pytest.MonkeyPa
     assert next(statuses, "all read") == "all read"
 
 
-def test_unfinished_copy_is_no_copy_in_the_trash(bench: AzureBench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unfinished_copy_in_the_trash_does_not_count_as_copy(bench: AzureBench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.put("t/a", b"")  # an empty blob has the size of an unfinished copy
     act = QuarantineBench(bench, "trash")
     row = act.plan_row("t/a")
@@ -308,7 +308,7 @@ def leave_unfinished_copy(
 
 
 @pytest.mark.parametrize("status", ["aborted", "failed"])
-def test_restore_repeats_a_copy_that_the_server_gave_up(bench: AzureBench, status: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_restore_repeats_a_copy_aborted_by_the_server(bench: AzureBench, status: str, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.put("t/a", b"bytes")
     act = QuarantineBench(bench, "trash")
     row = act.plan_row("t/a")
@@ -319,7 +319,7 @@ def test_restore_repeats_a_copy_that_the_server_gave_up(bench: AzureBench, statu
     assert bench.get("t/a") == b"bytes"
 
 
-def test_restore_awaits_a_copy_that_an_earlier_attempt_started(bench: AzureBench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_restore_waits_for_a_copy_started_by_an_earlier_attempt(bench: AzureBench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.put("t/a", b"bytes")
     act = QuarantineBench(bench, "trash")
     row = act.plan_row("t/a")
@@ -335,7 +335,7 @@ def test_restore_awaits_a_copy_that_an_earlier_attempt_started(bench: AzureBench
     assert bench.get("t/a") == b"bytes"
 
 
-def test_quarantine_repeats_a_copy_to_the_trash_that_the_server_gave_up(bench: AzureBench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quarantine_repeats_a_copy_aborted_by_the_server(bench: AzureBench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.put("t/a", b"bytes")
     act = QuarantineBench(bench, "trash")
     row = act.plan_row("t/a")
@@ -372,7 +372,7 @@ def list_all(bench: AzureBench, page_keys: int, parallelism: int = 2, budget: in
     return found, steps
 
 
-def test_pages_of_two_list_each_blob_once(bench: AzureBench) -> None:
+def test_listing_with_two_blobs_per_page_lists_each_blob_once(bench: AzureBench) -> None:
     keys = {f"{folder}{number}" for folder in ("", "a/", "a/b/", "a//", "ä/", "b/c/d/") for number in range(5)}
     for key in sorted(keys):
         bench.put(key, b"x")
@@ -382,7 +382,7 @@ def test_pages_of_two_list_each_blob_once(bench: AzureBench) -> None:
         assert sorted(found) == sorted(keys)
 
 
-def test_directory_entries_are_kept_and_reported(bench: AzureBench) -> None:
+def test_directory_marker_blobs_are_kept_and_reported(bench: AzureBench) -> None:
     blob(bench, "t").upload_blob(b"", metadata={"hdi_isfolder": "true"})
     bench.put("t/a", b"x")
     assert set(inventory_with_problems(bench)[0]) == {"t/a"}
@@ -395,7 +395,7 @@ def inventory_with_problems(bench: AzureBench) -> tuple[list[str], list[Any]]:
     return found, [problem for step in steps for problem in step.problems]
 
 
-def test_listing_that_does_not_end_stops(bench: AzureBench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_listing_is_stopped_with_an_error(bench: AzureBench, monkeypatch: pytest.MonkeyPatch) -> None:
     class Repeating:
         """A listing whose pages all continue at the same marker."""
 
@@ -418,7 +418,7 @@ def test_listing_that_does_not_end_stops(bench: AzureBench, monkeypatch: pytest.
 # The account
 
 
-def test_hierarchical_namespace_is_refused(bench: AzureBench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_account_with_hierarchical_namespace_is_refused(bench: AzureBench, monkeypatch: pytest.MonkeyPatch) -> None:
     bucket, real = bucket_of(bench), AzureBucket.put_if_absent
 
     def put_with_directory(self: AzureBucket, key: str, content: bytes) -> Any:
@@ -443,7 +443,7 @@ def test_server_that_ignores_etags_is_refused(bench: AzureBench, monkeypatch: py
 
 
 @pytest.mark.parametrize("fault", [answer_slow_down, drop_request, drop_answer], ids=["503", "no request", "no answer"])
-def test_unanswered_test_of_the_account_is_an_error_and_no_verdict(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_account_probe_raises_an_error_without_a_verdict(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (probe, azure_bucket):
         monkeypatch.setattr(module, "pause_before_retry", lambda _: None)
     rule = Rule(lambda request: request.method == "DELETE", fault, times=8)
@@ -458,7 +458,7 @@ def test_unanswered_test_of_the_account_is_an_error_and_no_verdict(fault: Fault,
 # Credentials
 
 
-def test_sas_token_reads_and_cannot_change(bench: AzureBench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_only_sas_token_can_read_but_not_change(bench: AzureBench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.put("t/a", b"x")
     container = str(bench.client.container_name)
     permission = ContainerSasPermissions(read=True, list=True)
@@ -490,7 +490,7 @@ def test_copies_work_with_a_sas_token(bench: AzureBench, monkeypatch: pytest.Mon
     assert "sig=" not in str(copy.metadata)
 
 
-def test_error_shows_no_secret_of_the_environment(bench: AzureBench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_do_not_contain_secrets_from_the_environment(bench: AzureBench, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = "d3Jvbmcga2V5IG9mIHRoZSB0ZXN0cw=="
     monkeypatch.setenv("GC_ASSETS_TEST_WRONG", connection_string(wrong))
     monkeypatch.setenv("GC_ASSETS_TEST_JUNK", "AccountName;junk-with-a-secret")
@@ -509,7 +509,7 @@ def test_error_shows_no_secret_of_the_environment(bench: AzureBench, monkeypatch
         assert not [secret for secret in (wrong, KEY, APPLY_KEY, "junk-with") if secret in str(refused.value)]
 
 
-def test_unreachable_server_is_reported_without_the_signature(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_for_unreachable_server_does_not_contain_the_signature(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GC_ASSETS_TEST_SAS_DEAD", "sv=2024-11-04&sig=secretsignature")
     settings = AzureConfig(endpoint=f"http://127.0.0.1:9/{ACCOUNT}", secret_variable="GC_ASSETS_TEST_SAS_DEAD")  # noqa: S106
     bucket = AzureBucket.of(location_of("c", "p/"), settings)
@@ -519,19 +519,19 @@ def test_unreachable_server_is_reported_without_the_signature(monkeypatch: pytes
     assert "sig=" not in str(refused.value)
 
 
-def test_roles_use_their_own_credentials(bench: AzureBench) -> None:
+def test_read_and_change_roles_use_separate_credentials(bench: AzureBench) -> None:
     read, change = (get_container(bucket_of(bench).settings, bucket_of(bench).name, role).credential for role in ("read", "change"))
     assert (read.named_key.key, change.named_key.key) == (KEY, APPLY_KEY) if hasattr(read, "named_key") else (read is not change)
     assert os.environ[READ_VARIABLE] not in repr(bucket_of(bench))
 
 
-def test_anonymous_settings_change_nothing(bench: AzureBench) -> None:
+def test_changes_with_anonymous_access_are_refused(bench: AzureBench) -> None:
     settings = AzureConfig(endpoint=bench.server.endpoint, anonymous=True)
     with pytest.raises(UsageError, match="cannot change anything"):
         open_store(bench.store.location, Connections.of(settings)).acquire(PLAN, "ada", CLOCK)
 
 
-def test_missing_extra_is_named_and_other_stores_work() -> None:
+def test_missing_extra_is_reported_and_other_stores_work() -> None:
     script = """
 import sys
 sys.modules["azure.storage"] = None

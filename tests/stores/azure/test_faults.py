@@ -109,7 +109,7 @@ def for_every_request(
 
 @every_case
 @pytest.mark.parametrize("fault", [drop_request, drop_answer, cut_body], ids=["lost request", "lost answer", "truncated answer"])
-def test_lost_answer_of_any_request_changes_no_outcome(wire: Wire, action: Action, mode: QuarantineMode, fault: Fault) -> None:
+def test_lost_request_or_response_does_not_change_outcomes(wire: Wire, action: Action, mode: QuarantineMode, fault: Fault) -> None:
     def check(bench: AzureBench, found: list[Result]) -> None:
         assert [result.verdict for result in found] == ["done"] * len(KEYS), found
         assert [bench.get(key) for key in KEYS] == expected_contents(action, mode)
@@ -135,7 +135,7 @@ def every_second() -> Callable[[Request], bool]:
 
 @every_case
 @pytest.mark.parametrize("fault", [answer_slow_down, delay(0.02)], ids=["503", "slow"])
-def test_requests_to_an_overloaded_server_are_repeated(
+def test_requests_to_an_overloaded_server_are_retried(
     wire: Wire, action: Action, mode: QuarantineMode, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slowed = list[object]()
@@ -149,7 +149,7 @@ def test_requests_to_an_overloaded_server_are_repeated(
         assert bool(slowed) == (fault is answer_slow_down)
 
 
-def test_delete_without_a_condition_is_not_repeated(wire: Wire) -> None:
+def test_unconditional_delete_is_not_retried(wire: Wire) -> None:
     """A repetition could delete a blob that was written in the meantime."""
     with open_rows(wire, "quarantine", "trash") as (bench, _):
         count_from(wire, Rule(lambda request: request.method in {"DELETE", "POST"}, answer_slow_down, times=2))
@@ -160,7 +160,7 @@ def test_delete_without_a_condition_is_not_repeated(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("fault", [drop_answer, cut_body], ids=["lost", "truncated"])
-def test_listing_with_a_damaged_page_is_complete(wire: Wire, fault: Fault) -> None:
+def test_listing_is_complete_after_a_damaged_page(wire: Wire, fault: Fault) -> None:
     with open_rows(wire, "quarantine", "trash") as (bench, _):
         for number in count(1):
             rule = Rule(nth(number), fault)
@@ -171,14 +171,14 @@ def test_listing_with_a_damaged_page_is_complete(wire: Wire, fault: Fault) -> No
         assert number > 1
 
 
-def test_truncated_read_is_repeated(wire: Wire) -> None:
+def test_truncated_read_is_retried(wire: Wire) -> None:
     with open_rows(wire, "quarantine", "trash") as (bench, _):
         bench.put("large", bytes(range(256)) * 64)
         count_from(wire, Rule(lambda request: request.method == "GET", cut_body, times=2))
         assert bench.store.objects.read(f"{bench.store.location}large") == bytes(range(256)) * 64
 
 
-def test_copy_that_does_not_end_is_failed_and_finished_later(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copy_that_stays_pending_fails_and_is_completed_later(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server answers that it copies in the background, and shows the copy as pending."""
     monkeypatch.setattr(azure_bucket, "_COPY_SECONDS", 0.0)
 

@@ -43,7 +43,7 @@ def act(bench: AzureBench, key: str) -> tuple[str, str]:
     return result.verdict, result.error or ""
 
 
-def test_listing_has_the_ids_of_an_account_that_enabled_versions_later() -> None:
+def test_listing_contains_version_ids_if_versioning_was_enabled_later() -> None:
     with open_versions({"t/b": FIRST}) as bench:
         for key in ("a", "t/b", "t/c"):  # the first listed blob has no version
             bench.put(key, b"x")
@@ -54,14 +54,14 @@ def test_listing_has_the_ids_of_an_account_that_enabled_versions_later() -> None
     "ids, newest, status",
     [({}, "b", None), ({"b": FIRST}, "b", "Enabled"), ({"a": FIRST, "b": SECOND}, "a", "Enabled"), ({"a": FIRST}, "b", "Suspended")],
 )
-def test_newest_blob_shows_if_the_account_keeps_versions(ids: dict[str, str], newest: str, status: str | None) -> None:
+def test_versioning_status_is_read_from_the_newest_blob(ids: dict[str, str], newest: str, status: str | None) -> None:
     with open_versions(ids, times={newest: EARLIER + timedelta(days=9000)}) as bench:
         for key in ("a", "b"):
             bench.put(key, b"x")
         assert bucket_of(bench).versioning("read").status == status
 
 
-def test_lease_shows_that_the_account_keeps_versions_now() -> None:
+def test_versioning_status_is_read_from_the_newest_lease() -> None:
     lease = ".gc-assets/lease/000000000001.json"
     with open_versions({lease: FIRST}, times={"a": EARLIER}) as bench:
         bench.put("a", b"x")
@@ -70,14 +70,14 @@ def test_lease_shows_that_the_account_keeps_versions_now() -> None:
 
 
 @pytest.mark.parametrize("writes_versions", [True, False])
-def test_changing_role_asks_the_account_by_a_canary(writes_versions: bool) -> None:
+def test_change_role_detects_versioning_with_a_canary_blob(writes_versions: bool) -> None:
     with open_versions({"a": FIRST}, writes_versions=writes_versions) as bench:
         bench.put("a", b"x")
         assert bucket_of(bench).versioning("change").is_on == writes_versions
         assert bench.everything() == {"a"}
 
 
-def test_blob_from_before_versioning_is_denied_with_the_reason() -> None:
+def test_blob_from_before_versioning_is_denied_with_reason() -> None:
     """The version that its delete keeps would have an id that no record has."""
     with open_versions({"b": FIRST}) as bench:
         bench.put("a", b"x")

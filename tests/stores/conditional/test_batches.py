@@ -48,14 +48,14 @@ def run(bucket: Any, *keys: str, prepare: Any = None) -> list[Result]:
     return delete_prepared(bucket, [row(key) for key in keys], (), prepare or delete, lambda _, __: Result(DONE))
 
 
-def test_only_unknown_rows_are_prepared_again() -> None:
+def test_only_rows_with_unknown_outcome_are_retried() -> None:
     bucket = ScriptedBucket(b=["unknown", "changed"], c=["denied"], d=["failed"])
     results = run(bucket, "a", "b", "c", "d")
     assert [result.verdict for result in results] == ["done", "done", "denied", "failed"]
     assert bucket.requests == [["a", "b", "c", "d"], ["b"], ["b"]]
 
 
-def test_row_with_a_lost_answer_is_prepared_as_resumed() -> None:
+def test_row_with_a_lost_response_is_retried_as_resumed() -> None:
     seen = list[tuple[str, bool]]()
 
     def prepare(planned: PlannedAction, resumed: bool) -> Step:
@@ -67,7 +67,7 @@ def test_row_with_a_lost_answer_is_prepared_as_resumed() -> None:
     assert sorted(seen) == [("a", False), ("b", False), ("b", True)]
 
 
-def test_row_that_stays_unknown_fails_with_its_reason() -> None:
+def test_row_with_persistently_unknown_outcome_fails_with_reason() -> None:
     bucket = ScriptedBucket(a=["unknown"] * ATTEMPTS)
     (result,) = run(bucket, "a")
     assert (result.verdict, result.error) == ("failed", "quarantine 'a': the connection was closed")

@@ -43,7 +43,7 @@ def test_lifecycle_rule_that_deletes_too_early_is_found(mode: str, verdict: str)
         assert (found.verdict, "under 'lake/' (age 3)" in found.found, bool(found.todo)) == (verdict, True, True)
 
 
-def test_age_of_an_object_does_not_count_from_its_quarantine() -> None:
+def test_lifecycle_rule_by_age_fails_because_quarantine_keeps_object_age() -> None:
     """A version in quarantine keeps the age of its object, and a rule by age may delete it the next day."""
     by_age = {"action": {"type": "Delete"}, "condition": {"age": 365, "isLive": False}}
     by_quarantine = {"action": {"type": "Delete"}, "condition": {"daysSinceNoncurrentTime": 365}}
@@ -52,7 +52,7 @@ def test_age_of_an_object_does_not_count_from_its_quarantine() -> None:
             assert examine(bench, quarantine="versioned", mode="apply")["lifecycle"].verdict == verdict
 
 
-def test_retention_and_default_hold_are_reported() -> None:
+def test_retention_policy_and_default_hold_are_reported() -> None:
     settings = {"retentionPolicy": {"retentionPeriod": "86400"}, "defaultEventBasedHold": True}
     with open_gcs_bench(**settings) as bench:
         found = examine(bench)["lock"]
@@ -60,7 +60,7 @@ def test_retention_and_default_hold_are_reported() -> None:
         assert "a retention policy of 1d and an event-based hold on each new object" in found.found
 
 
-def test_settings_of_the_bucket_are_read_once_for_all_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bucket_settings_are_read_once_for_all_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     read, roles = GcsBucket.resource, list[str]()
 
     def record(self: GcsBucket, role: Role) -> Any:
@@ -74,7 +74,7 @@ def test_settings_of_the_bucket_are_read_once_for_all_checks(monkeypatch: pytest
         assert roles == ["read", "read"]
 
 
-def test_mode_that_does_not_suit_the_bucket_is_found() -> None:
+def test_quarantine_mode_unsuitable_for_the_bucket_is_reported() -> None:
     with open_gcs_bench() as bench:
         assert examine(bench, quarantine="versioned", mode="apply")["quarantine"].verdict == "fail"
     with open_gcs_bench(versioned=True) as bench:
@@ -82,7 +82,7 @@ def test_mode_that_does_not_suit_the_bucket_is_found() -> None:
         assert examine(bench, mode="apply")["generations"].verdict == "ok"
 
 
-def test_missing_bucket_is_named() -> None:
+def test_missing_bucket_is_reported() -> None:
     with open_gcs_bench() as bench:
         missing = {"name": "s", "location": f"gs://no-{bench.bucket}/"}
         store = open_store(missing["location"], bench.connections)

@@ -75,7 +75,7 @@ def lister_of(bench: GcsBench, location: str) -> Lister:
 
 @pytest.mark.parametrize("versioned", [False, True])
 @pytest.mark.parametrize("file_format", ["csv", "parquet"])
-def test_report_contains_the_objects_of_a_listing(file_format: str, versioned: bool) -> None:
+def test_inventory_report_equals_the_listing(file_format: str, versioned: bool) -> None:
     with open_gcs_bench(versioned=versioned) as bench:
         for key in (*KEYS, "t/b c", "gone"):
             bench.put(key, key.encode())

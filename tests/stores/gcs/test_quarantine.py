@@ -157,7 +157,7 @@ def drop(number: int) -> Callable[[int], None]:
 
 @every_case
 @pytest.mark.parametrize("is_executed", [True, False])
-def test_lost_answer_of_any_request_changes_no_outcome(
+def test_lost_request_or_response_does_not_change_outcomes(
     wire: Wire, action: Action, mode: QuarantineMode, versioned: bool, is_executed: bool
 ) -> None:
     for number in count(1):
@@ -175,7 +175,7 @@ def test_lost_answer_of_any_request_changes_no_outcome(
 
 @every_case
 @pytest.mark.parametrize("status", [429, 503])
-def test_requests_to_an_overloaded_server_are_repeated(
+def test_requests_to_an_overloaded_server_are_retried(
     wire: Wire, action: Action, mode: QuarantineMode, versioned: bool, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slowed = list[object]()
@@ -218,7 +218,7 @@ def test_object_written_before_any_request_is_never_changed(wire: Wire, action: 
 
 
 @every_mode
-def test_object_under_a_hold_is_denied_with_a_sentence(mode: QuarantineMode, versioned: bool) -> None:
+def test_object_under_a_hold_is_denied_with_explanation(mode: QuarantineMode, versioned: bool) -> None:
     with open_gcs_bench(versioned=versioned) as bench:
         for key in KEYS:
             bench.put(key, b"x")
@@ -235,7 +235,7 @@ def test_object_under_a_hold_is_denied_with_a_sentence(mode: QuarantineMode, ver
 
 
 @every_mode
-def test_object_under_a_retention_policy_is_denied_with_a_sentence(mode: QuarantineMode, versioned: bool) -> None:
+def test_object_under_a_retention_policy_is_denied_with_explanation(mode: QuarantineMode, versioned: bool) -> None:
     with open_gcs_bench(versioned=versioned, retentionPolicy={"retentionPeriod": "3600"}) as bench:
         bench.put("a", b"x")
         action: Action = "purge" if mode == "deferred" else "quarantine"
@@ -257,7 +257,7 @@ def test_bucket_with_requester_pays_needs_a_project() -> None:
         assert inventory(store) == {}
 
 
-def test_role_that_only_reads_is_denied_with_the_page(wire: Wire) -> None:
+def test_read_only_role_is_denied_with_link_to_the_docs(wire: Wire) -> None:
     with open_rows(wire, "quarantine", "trash", False) as (bench, rows):
         wire.cloud.readers.add(f"token-of-{'collector@project.iam.gserviceaccount.com'}")
         try:
@@ -271,7 +271,7 @@ def test_role_that_only_reads_is_denied_with_the_page(wire: Wire) -> None:
         assert [bench.get(key) for key in KEYS] == [key.encode() for key in KEYS]
 
 
-def test_soft_delete_keeps_purged_bytes() -> None:
+def test_soft_delete_keeps_purged_objects() -> None:
     with open_gcs_bench(softDeletePolicy={"retentionDurationSeconds": "604800"}) as bench:
         bench.put("a", b"bytes")
         rows = rows_of(bench, "quarantine", "a")
@@ -327,7 +327,7 @@ class CarelessCloud(honest.Cloud):
         super().delete(bucket, name, {key: value for key, value in query.items() if key == "generation"})
 
 
-def test_server_that_ignores_generations_is_found_before_an_apply() -> None:
+def test_apply_is_refused_on_a_server_that_ignores_generations() -> None:
     with open_wire(CarelessCloud()) as wire, open_gcs_bench(wire.server) as bench:
         bench.put("a", b"x")
         with pytest.raises(StoreError, match="Plans cannot be applied on this server"):
@@ -339,7 +339,7 @@ def test_server_that_ignores_generations_is_found_before_an_apply() -> None:
         assert bench.everything() == {"a"}
 
 
-def test_unanswered_test_of_the_server_is_an_error_and_no_verdict(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_server_probe_raises_an_error_without_a_verdict(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "pause_before_retry", lambda _: None)
 
     def drop_deletes(number: int) -> None:
@@ -357,7 +357,7 @@ def test_unanswered_test_of_the_server_is_an_error_and_no_verdict(wire: Wire, mo
 
 
 @pytest.mark.parametrize("is_executed", [True, False])
-def test_replaced_object_is_recognised_after_a_lost_answer(wire: Wire, is_executed: bool) -> None:
+def test_completed_replace_is_recognized_after_a_lost_response(wire: Wire, is_executed: bool) -> None:
     with open_gcs_bench(wire.server) as bench:
         bench.put("a", b"old")
         address, objects = f"{bench.store.location}a", bench.store.editable
@@ -368,7 +368,7 @@ def test_replaced_object_is_recognised_after_a_lost_answer(wire: Wire, is_execut
         assert bench.get("a") == b"new"
 
 
-def test_plan_is_possible_and_apply_is_refused_on_a_server_that_ignores_generations() -> None:
+def test_fake_gcs_server_allows_plans_but_not_applies() -> None:
     """`fake-gcs-server` deletes an object although its generation is another."""
     with open_gcs_bench(fake_server()) as bench:
         for key in ("plain", "t/a b", "t/ü#?"):
@@ -421,7 +421,7 @@ def test_next_run_completes_a_run_killed_at_any_request(wire: Wire, action: Acti
 # Reads
 
 
-def test_object_that_is_replaced_while_it_is_read_is_not_missing(wire: Wire) -> None:
+def test_object_replaced_during_a_read_is_not_reported_as_missing(wire: Wire) -> None:
     """The description and the bytes are two requests, and the bytes of the described generation are gone."""
     with open_gcs_bench(wire.server) as bench:
         bench.put("a", b"old")
@@ -438,7 +438,7 @@ def test_object_that_is_replaced_while_it_is_read_is_not_missing(wire: Wire) -> 
 # Credentials
 
 
-def test_missing_credentials_are_an_error_of_the_object(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_credentials_are_reported_as_permission_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """An address in a lake may name this store although no storage is in it."""
     monkeypatch.setattr("gc_assets.gcs.client._missing_until", [0.0])
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "none.json"))
@@ -448,7 +448,7 @@ def test_missing_credentials_are_an_error_of_the_object(monkeypatch: pytest.Monk
             objects.read("gs://bucket/a")
 
 
-def test_pickles_contain_no_secret() -> None:
+def test_pickled_stores_contain_no_secrets() -> None:
     key_file = Path(os.environ["GOOGLE_APPLICATION_CREDENTIALS"]).read_text()
     private = key_file.split("-----BEGIN PRIVATE KEY-----")[1][2:42]
     with open_gcs_bench() as bench:

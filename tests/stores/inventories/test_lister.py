@@ -101,7 +101,7 @@ def bench(request: pytest.FixtureRequest) -> Iterator[S3Bench]:
 
 
 @pytest.mark.parametrize("file_format", S3_FORMATS)
-def test_s3_inventory_equals_the_listing(bench: S3Bench, tmp_path: Path, file_format: str) -> None:
+def test_s3_inventory_report_equals_the_listing(bench: S3Bench, tmp_path: Path, file_format: str) -> None:
     S3Report(list_rows(bench), scan(), file_format, bench.bucket).write(write_to_disk(tmp_path))
     assert list_by_key(open_report_lister(bench, str(tmp_path)), scan()) == inventory(bench.store)
 
@@ -119,14 +119,14 @@ def test_report_in_another_bucket_equals_the_listing(bench: S3Bench) -> None:
 
 
 @pytest.mark.parametrize("file_format", S3_FORMATS)
-def test_csv_columns_follow_the_schema(bench: S3Bench, tmp_path: Path, file_format: str) -> None:
+def test_csv_columns_are_read_in_schema_order(bench: S3Bench, tmp_path: Path, file_format: str) -> None:
     fields = ["ETag", "LastModifiedDate", "Key", "StorageClass", "Size", "Bucket"]
     fields += ["IsDeleteMarker", "IsLatest", "VersionId"] if bench.mode == "versioned" else []
     S3Report(list_rows(bench), scan(), file_format, bench.bucket, fields=fields).write(write_to_disk(tmp_path))
     assert list_by_key(open_report_lister(bench, str(tmp_path)), scan()) == inventory(bench.store)
 
 
-def test_file_beyond_the_budget_is_postponed(bench: S3Bench, tmp_path: Path) -> None:
+def test_report_file_beyond_the_row_budget_is_postponed(bench: S3Bench, tmp_path: Path) -> None:
     S3Report(list_rows(bench), scan(), "CSV", bench.bucket, files=3).write(write_to_disk(tmp_path))
     lister = open_report_lister(bench, str(tmp_path))
     (task,) = lister.plan(2, scan(), frozenset(), scan(), None).tasks
@@ -217,7 +217,7 @@ def test_rows_outside_the_storage_are_dropped(tmp_path: Path, file_format: str) 
     assert not problems
 
 
-def test_unaddressable_key_is_reported_and_kept(tmp_path: Path) -> None:
+def test_key_without_valid_address_is_reported_and_kept(tmp_path: Path) -> None:
     rows = [f'"source","lake/{name}","1","2026-11-01T00:00:00.000Z","e"' for name in ("", "a", "%FF")]
     content = gzip.compress("\n".join(rows).encode())
     md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
@@ -233,7 +233,7 @@ def test_unaddressable_key_is_reported_and_kept(tmp_path: Path) -> None:
     ]
 
 
-def test_versions_of_an_unversioned_bucket_are_dropped(tmp_path: Path) -> None:
+def test_version_ids_of_an_unversioned_bucket_are_dropped(tmp_path: Path) -> None:
     S3Report([row("lake/a", version_id="", is_latest=True, is_delete_marker=False)], SCAN).write(write_to_disk(tmp_path))
     assert list_rows_and_problems(open_lister(tmp_path))[0]["a"]["version_id"] is None
 
@@ -275,7 +275,7 @@ def test_report_time_is_the_earlier_of_folder_and_manifest(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("age, refused", [("8h", False), ("7h59m", True)])
-def test_report_may_be_as_old_as_max_inventory_age(tmp_path: Path, age: str, refused: bool) -> None:
+def test_report_older_than_max_inventory_age_is_refused(tmp_path: Path, age: str, refused: bool) -> None:
     S3Report([row("lake/a")], SCAN).write(write_to_disk(tmp_path))
     lister = open_lister(tmp_path, max_inventory_age=age)
     if refused:
@@ -312,7 +312,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_unusable_s3_report_is_refused_by_name(tmp_path: Path, case: str) -> None:
+def test_unusable_s3_report_is_refused_with_reason(tmp_path: Path, case: str) -> None:
     defect, bucket, text = REFUSED[case]
     tmp_path.joinpath("data").mkdir()
     if case != "no report":
@@ -377,18 +377,18 @@ PLAIN_REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", PLAIN_REFUSED)
-def test_unusable_plain_report_is_refused_by_name(tmp_path: Path, case: str) -> None:
+def test_unusable_plain_report_is_refused_with_reason(tmp_path: Path, case: str) -> None:
     defect, text = PLAIN_REFUSED[case]
     PlainReport([row("lake/a")], SCAN, **defect).write(write_to_disk(tmp_path))
     assert text in refusal(open_lister(tmp_path, "plain"))
 
 
-def test_storage_without_prefix_contains_all_keys(tmp_path: Path) -> None:
+def test_storage_without_prefix_contains_all_keys_of_the_bucket(tmp_path: Path) -> None:
     S3Report([row("lake/a"), row("b"), row(".gc-assets/x")], SCAN).write(write_to_disk(tmp_path))
     assert set(list_rows_and_problems(open_lister(tmp_path, bucket=FakeBucket(prefix="")))[0]) == {"lake/a", "b"}
 
 
-def test_look_up_returns_sizes_and_names_a_refused_key() -> None:
+def test_look_up_returns_sizes_and_reports_a_denied_key() -> None:
     with open_s3_bench("ceph") as bench:
         bench.put("there", b"four")
         assert open_report_lister(bench, "/reports").look_up(["there", "not there", "the"]) == [4, None, None]
@@ -400,7 +400,7 @@ def test_look_up_returns_sizes_and_names_a_refused_key() -> None:
 
 
 @pytest.mark.parametrize("prefix", ["", "la", "lake/"])
-def test_report_covers_storages_under_its_prefix(tmp_path: Path, prefix: str) -> None:
+def test_report_covers_storages_under_the_report_prefix(tmp_path: Path, prefix: str) -> None:
     PlainReport([row("lake/a")], SCAN, prefix=prefix).write(write_to_disk(tmp_path))
     assert list(list_rows_and_problems(open_lister(tmp_path, "plain"))[0]) == ["a"]
 

@@ -98,7 +98,7 @@ def blob(name: str, **values: Any) -> Row:
 
 
 @pytest.mark.parametrize("file_format", ["csv", "parquet"])
-def test_only_current_azure_blobs_are_the_latest(tmp_path: Path, file_format: str) -> None:
+def test_only_current_azure_blobs_are_marked_as_latest(tmp_path: Path, file_format: str) -> None:
     rows = [
         blob("lake/a b+%2F//\u00e9"),
         blob("lake/older", IsCurrentVersion=None),
@@ -163,7 +163,7 @@ def test_incomplete_gcs_report_is_refused(changes: dict[str, Any], message: str)
 
 
 @pytest.mark.parametrize("file_format", ["csv", "parquet"])
-def test_only_live_gcs_objects_are_the_latest(tmp_path: Path, file_format: str) -> None:
+def test_only_live_gcs_objects_are_marked_as_latest(tmp_path: Path, file_format: str) -> None:
     named = {"bucket": "lake", "size": 3, "updated": AT, "metageneration": 2, "generation": 17, "storageClass": "STANDARD"}
     rows = [{"name": "a\nb", **named, "timeDeleted": None}, {"name": "c", **named, "timeDeleted": SCAN}]
     found = normalize(tmp_path / "shard", rows, file_format, gcs.normalize_rows, "lake")

@@ -67,7 +67,7 @@ def test_replace_keeps_the_owner(file: Path):
 
 
 @pytest.mark.parametrize("change", ["replace", "remove"])
-def test_object_of_another_writer_is_left_alone(file: Path, change: str):
+def test_object_changed_by_another_writer_is_left_alone(file: Path, change: str):
     read = etag(file)
     replace_as_other_writer(file, b"theirs")
     with pytest.raises(ObjectChanged, match=r"A.*expected.*found"):
@@ -175,7 +175,7 @@ def test_newest_of_two_objects_written_during_the_rename_is_kept(file: Path, mon
     assert names(file) == ["A"]
 
 
-def test_object_is_replaced_on_a_file_system_that_cannot_exchange_names(file: Path, monkeypatch: pytest.MonkeyPatch):
+def test_object_is_replaced_without_atomic_name_exchange(file: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Entry, "exchange_with", lambda *_: False)
     OBJECTS.replace(str(file), b"new", etag(file))
     assert file.read_bytes() == b"new"
@@ -192,13 +192,13 @@ def test_create_never_overwrites_an_object(file: Path):
     assert names(file) == ["A", "B"]
 
 
-def test_create_makes_the_directory(tmp_path: Path):
+def test_create_makes_the_parent_directory(tmp_path: Path):
     (tmp_path / "refs").mkdir()
     OBJECTS.create(f"file://{tmp_path}/refs/branch.x/ref.json", b"{}")
     assert (tmp_path / "refs" / "branch.x" / "ref.json").read_bytes() == b"{}"
 
 
-def test_created_directories_have_the_mode_of_the_one_above(tmp_path: Path):
+def test_created_directories_have_the_mode_of_the_parent(tmp_path: Path):
     (tmp_path / "refs").mkdir()
     (tmp_path / "refs").chmod(0o2775)
     OBJECTS.create(f"file://{tmp_path}/refs/a/b/ref.json", b"{}", new_directories=2)
@@ -206,14 +206,14 @@ def test_created_directories_have_the_mode_of_the_one_above(tmp_path: Path):
 
 
 @pytest.mark.parametrize("allowed", [0, 1, 2])
-def test_create_does_not_make_the_tree_of_an_unmounted_disk(tmp_path: Path, allowed: int):
+def test_create_does_not_make_directories_on_an_unmounted_disk(tmp_path: Path, allowed: int):
     with pytest.raises(FileNotFoundError):
         OBJECTS.create(f"file://{tmp_path}/lake/refs/a/ref.json", b"{}", new_directories=allowed)
     assert not (tmp_path / "lake").exists()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs two users")
-def test_directory_whose_owner_cannot_be_kept_is_not_created():
+def test_directory_is_not_created_if_owner_cannot_be_set():
     with memory_directory() as base:
         base.chmod(0o777)
         with as_unprivileged_user(), pytest.raises(PermissionError):
@@ -273,7 +273,7 @@ def test_read_only_directory_is_not_changed(change: str):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs two users")
-def test_file_whose_owner_cannot_be_kept_is_not_replaced():
+def test_file_is_not_replaced_if_owner_cannot_be_kept():
     with memory_directory() as base:
         file = base / "snapshots" / "A"
         file.parent.mkdir()

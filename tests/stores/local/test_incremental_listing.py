@@ -136,7 +136,7 @@ def test_copied_directory_is_read_again(tmp_path: Path) -> None:
     assert find_unchanged_directories(str(tmp_path), directories) == frozenset()
 
 
-def test_directory_of_older_release_is_read_again(tmp_path: Path) -> None:
+def test_directory_recorded_without_inode_is_read_again(tmp_path: Path) -> None:
     write(tmp_path, "data/p/a")
     _, directories = list_etags(tmp_path)
     assert find_unchanged_directories(str(tmp_path), [replace(item, inode=None) for item in directories]) == frozenset()
@@ -159,7 +159,7 @@ def test_recently_changed_directory_is_read_again(tmp_path: Path) -> None:
         assert sum(len(step.directories) for task in tasks for step in task.run(100)) == kept
 
 
-def test_removed_or_linked_directory_is_changed(tmp_path: Path) -> None:
+def test_removed_or_linked_directory_counts_as_changed(tmp_path: Path) -> None:
     write(tmp_path, "data/p/a")
     _, directories = list_etags(tmp_path)
     (tmp_path / "data/p").rename(tmp_path / "moved")

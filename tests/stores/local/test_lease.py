@@ -46,7 +46,7 @@ def test_lease_file_contains_holder_and_times(tmp_path):
     assert lease.token == 1
 
 
-def test_live_lease_is_refused_with_owner_times_and_action(tmp_path):
+def test_error_for_a_held_lease_contains_owner_times_and_next_step(tmp_path):
     take(tmp_path)
     with pytest.raises(GateRefused) as refusal:
         take(tmp_path, at(LEASE_DURATION - TICK), "another user")
@@ -73,11 +73,11 @@ def test_hanging_lock_raises_after_the_time_limit(tmp_path, monkeypatch):
     assert take(tmp_path).token == 2
 
 
-def test_token_is_higher_than_the_recorded_one(tmp_path):
+def test_fencing_token_is_higher_than_the_recorded_token(tmp_path):
     assert acquire(f"file://{tmp_path}/", "plan-a", "nightly run", CLOCK, after=41).token == 42
 
 
-def test_token_grows_without_the_counter(tmp_path):
+def test_fencing_token_grows_without_the_counter_file(tmp_path):
     take(tmp_path).release()
     take(tmp_path)
     (tmp_path / ".gc-assets/fencing_token").unlink()
@@ -92,14 +92,14 @@ def test_unreadable_lease_is_never_taken_over(tmp_path, content):
         take(tmp_path, at(LEASE_DURATION * 100))
 
 
-def test_unreadable_counter_raises_store_error(tmp_path):
+def test_unreadable_counter_file_raises_store_error(tmp_path):
     take(tmp_path).release()
     (tmp_path / ".gc-assets/fencing_token").write_text("x")
     with pytest.raises(StoreError, match="fencing_token"):
         take(tmp_path)
 
 
-def test_missing_storage_has_no_lease(tmp_path):
+def test_lease_on_a_missing_storage_is_refused(tmp_path):
     with pytest.raises(StoreError, match="mount it"):
         take(tmp_path / "gone")
     assert not (tmp_path / "gone").exists()
@@ -112,7 +112,7 @@ def test_reserved_prefix_must_not_be_a_link(tmp_path):
         take(tmp_path)
 
 
-def test_one_process_creates_the_lease_without_working_locks(tmp_path, monkeypatch):
+def test_lease_file_is_created_exclusively_without_working_locks(tmp_path, monkeypatch):
     monkeypatch.setattr("gc_assets.stores.local.lease.read_lease", lambda control: None)
     take(tmp_path)
     with pytest.raises(GateRefused, match="another host"):

@@ -61,7 +61,7 @@ TREES = st.lists(st.lists(st.sampled_from(["a", "b%20", "c d", "é", "e\u0301", 
 
 @settings(max_examples=60, deadline=None)
 @given(tree=TREES, parallelism=st.integers(1, 4), budget=st.integers(1, 12), huge=st.integers(1, 6), per_task=st.integers(1, 5))
-def test_every_object_is_listed_once_for_any_division(tmp_path_factory, tree, parallelism, budget, huge, per_task):
+def test_every_object_is_listed_once_for_any_number_of_tasks(tmp_path_factory, tree, parallelism, budget, huge, per_task):
     root = tmp_path_factory.mktemp("tree")
     for parts in tree:
         write(root, "/".join(f"{part}." for part in parts[:-1]) + f"/{parts[-1]}", parts[-1].encode())
@@ -94,7 +94,7 @@ def test_single_worker_lists_a_huge_directory_completely(tmp_path, monkeypatch):
     assert len(keys(list_completely(tmp_path, 1))) == 5
 
 
-def test_huge_directory_found_by_a_task_becomes_shares(tmp_path, monkeypatch):
+def test_huge_directory_found_by_a_task_is_divided(tmp_path, monkeypatch):
     monkeypatch.setattr(listing, "HUGE_DIRECTORY", 10)
     monkeypatch.setattr(listing, "PLANNED_ENTRIES", 1)
     for number in range(30):
@@ -105,7 +105,7 @@ def test_huge_directory_found_by_a_task_becomes_shares(tmp_path, monkeypatch):
     assert len(keys(list_completely(tmp_path, 3))) == 30
 
 
-def test_exhausted_budget_returns_the_rest(tmp_path, monkeypatch):
+def test_exhausted_budget_returns_remaining_work(tmp_path, monkeypatch):
     monkeypatch.setattr(listing, "PLANNED_ENTRIES", 1)
     for number in range(20):
         write(tmp_path, f"t/{number}/x", b"")
@@ -157,7 +157,7 @@ def test_sockets_and_fifos_are_kept_and_reported(tmp_path):
 
 
 @pytest.mark.parametrize("seconds", [9_223_372_037, 12_000_000_000])
-def test_file_dated_after_2262_is_young_and_reported(tmp_path, seconds):
+def test_file_dated_after_2262_is_listed_as_young_and_reported(tmp_path, seconds):
     write(tmp_path, "a")
     write(tmp_path, "late")
     os.utime(tmp_path / "late", (seconds, seconds))
@@ -253,7 +253,7 @@ def test_directory_replaced_by_a_link_is_not_followed(tmp_path, monkeypatch):
     assert found == [("t", "symlink"), ("t/", "unreadable")]
 
 
-def test_empty_root_is_an_empty_inventory(tmp_path):
+def test_empty_root_gives_an_empty_inventory(tmp_path):
     step = list_completely(tmp_path)
     assert (step.objects.num_rows, step.problems) == (0, ())
 
@@ -282,7 +282,7 @@ def test_root_removed_after_planning_makes_the_inventory_incomplete(tmp_path):
     assert [p.is_incomplete for task in tasks for step in task.run(10) for p in step.problems] == [True]
 
 
-def test_different_root_on_a_machine_makes_the_inventory_incomplete(tmp_path):
+def test_replaced_root_directory_makes_the_inventory_incomplete(tmp_path):
     """If the disk is not mounted, the mount point is an empty directory."""
     write(tmp_path, "storage/t/metadata/v1.metadata.json")
     tasks = plan_listing(str(tmp_path / "storage"), 2)

@@ -34,7 +34,7 @@ def test_bind_mount_within_one_storage_is_an_alias() -> None:
     assert names(table, a="/data/a/") == [("/data/a/x", "/data/a/y")]
 
 
-def test_storage_that_is_a_bind_mount_is_an_alias() -> None:
+def test_storage_on_a_bind_mount_is_an_alias() -> None:
     table = f"{ROOT}\n40 27 254:0 /data/b/x /mnt/a rw - ext4 /dev/vda rw"
     assert names(table, a="/mnt/a/lake/", b="/data/b/") == [("/data/b/x/lake", "/mnt/a/lake")]
 
@@ -44,7 +44,7 @@ def test_file_system_mounted_twice_is_an_alias() -> None:
     assert names(table, a="/mnt/one/", b="/mnt/two/lake/") == [("/mnt/one/lake", "/mnt/two/lake")]
 
 
-def test_export_mounted_twice_is_an_alias() -> None:
+def test_network_export_mounted_twice_is_an_alias() -> None:
     table = f"{ROOT}\n40 27 0:50 / /mnt/one rw - nfs4 nas:/export rw\n41 27 0:51 / /mnt/two rw - nfs4 nas:/export/b rw"
     assert names(table, a="/mnt/one/", b="/mnt/two/") == [("/mnt/one/b", "/mnt/two")]
     other = f"{ROOT}\n40 27 0:50 / /mnt/one rw - nfs4 nas:/export rw\n41 27 0:51 / /mnt/two rw - nfs4 other:/export rw"
@@ -68,11 +68,11 @@ def test_export_mounted_twice_is_an_alias() -> None:
         "40 27 254:0 /data/b /data/a/mnt rw - ext4 /dev/vda rw\n41 40 0:23 / /data/a/mnt rw - tmpfs tmpfs rw",
     ],
 )
-def test_other_mounts_are_no_aliases(mounts: str) -> None:
+def test_unrelated_mounts_are_not_aliases(mounts: str) -> None:
     assert names(f"{ROOT}\n{mounts}".strip(), a="/data/a/", b="/data/b/") == []
 
 
-def test_escaped_names_and_root_storages_are_parsed() -> None:
+def test_mount_table_with_escaped_names_is_parsed() -> None:
     table = f"{ROOT}\n40 27 254:0 /data/my\\040b /data/a/mnt rw - ext4 /dev/vda rw"
     assert names(table, b="/data/my b/", a="/data/a/") == [("/data/my b", "/data/a/mnt")]
     assert names(table, all="/") == [("/data/my b", "/data/a/mnt")]
@@ -89,7 +89,7 @@ def bound(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", tmp_path / "a/mnt"], check=True)
 
 
-def test_real_bind_mount_is_found_and_a_hidden_one_is_not(bound: Path) -> None:
+def test_visible_bind_mount_is_found_but_a_hidden_one_is_not(bound: Path) -> None:
     storages = [(name, f"file://{bound}/{name}/") for name in ("a", "b")]
     found = find_mounted_aliases(storages)
     assert [(item.path, item.other_path) for item in found] == [(f"{bound}/b/x", f"{bound}/a/mnt")]
@@ -102,7 +102,7 @@ def test_real_bind_mount_is_found_and_a_hidden_one_is_not(bound: Path) -> None:
         subprocess.run(["umount", bound / "b"], check=True)
 
 
-def test_inodes_are_comparable_on_one_device_and_between_disks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inodes_are_comparable_on_one_device_or_between_local_disks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Any other file system may show a directory of a disk under its own inode numbers."""
     other, kind = "/dev/shm", "tmpfs"  # noqa: S108
     monkeypatch.setattr(mounts, "read_mount_types", lambda: [(other, kind), ("", "ext4")])
@@ -148,7 +148,7 @@ def hanging_mount(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("read", ["read", "read_with_etag"])
-def test_read_from_a_hanging_mount_raises_with_the_object(hanging_mount: Path, read: str) -> None:
+def test_read_from_a_hanging_mount_raises_timeout_with_the_address(hanging_mount: Path, read: str) -> None:
     objects = EditableLocalObjects(read_seconds=0.3)
     with pytest.raises(TimeoutError, match=r"no complete answer in 0\.3 s .*/hung/manifest"):
         getattr(objects, read)(f"file://{hanging_mount}/manifest")
@@ -156,7 +156,7 @@ def test_read_from_a_hanging_mount_raises_with_the_object(hanging_mount: Path, r
 
 
 @pytest.mark.parametrize("has_buckets", [True, False])
-def test_directory_in_a_hanging_mount_is_unknown_without_an_access(hanging_mount: Path, has_buckets: bool) -> None:
+def test_directory_in_a_network_mount_is_classified_without_reading_it(hanging_mount: Path, has_buckets: bool) -> None:
     directory, disk = f"{hanging_mount}/table/data", str(hanging_mount.parent)
     found = run_with_deadline(2, directory, lambda: describe_directory(directory, has_buckets=has_buckets, disks=(disk,)))
     assert (found or "").startswith("a network or FUSE mount")

@@ -19,7 +19,7 @@ OBJECTS = LocalObjects()
 
 
 @pytest.mark.parametrize("address", ["/data/a b", "file:/data/a b", "file:///data/a b", "FILE:///data/a b", "file://localhost/data/a b"])
-def test_all_spellings_of_a_local_address_are_one_path(address):
+def test_all_spellings_of_a_local_address_give_one_path(address):
     assert local_path(address) == "/data/a b"
 
 
@@ -28,7 +28,7 @@ def test_percent_signs_are_not_decoded():
 
 
 @pytest.mark.parametrize("address", ["s3://bucket/key", "s3a://bucket/key", "hdfs:///x", "relative/path", "file:relative", "", "/a\0b"])
-def test_nonlocal_address_is_refused_by_name(address):
+def test_nonlocal_address_is_refused(address):
     with pytest.raises(StoreError, match="not on a local disk"):
         local_path(address)
 
@@ -46,7 +46,7 @@ def test_read_and_size_do_not_decode_names(tmp_path, name):
     assert OBJECTS.size(address) == 5
 
 
-def test_directory_is_no_object(tmp_path):
+def test_directory_is_not_an_object(tmp_path):
     with pytest.raises(FileNotFoundError, match="not a regular file"):
         OBJECTS.size(str(tmp_path))
     with pytest.raises(OSError, match="directory"):
@@ -54,7 +54,7 @@ def test_directory_is_no_object(tmp_path):
 
 
 @pytest.mark.parametrize("read", [OBJECTS.read, EditableLocalObjects().read_with_etag])
-def test_fifo_or_device_raises_without_waiting(tmp_path, read):
+def test_fifo_or_device_raises_without_blocking(tmp_path, read):
     os.mkfifo(tmp_path / "manifest.avro")
     with pytest.raises(OSError, match="expected a regular file"):
         read(str(tmp_path / "manifest.avro"))
@@ -71,7 +71,7 @@ def test_file_larger_than_any_metadata_is_not_read(tmp_path):
         OBJECTS.read(str(path))
 
 
-def test_list_uses_the_spelling_of_the_prefix(tmp_path):
+def test_listed_addresses_use_the_spelling_of_the_prefix(tmp_path):
     write(tmp_path, "t/a", b"1", 1_600_000_000_000_001_999)
     write(tmp_path, "t/deep/b%20", b"22")
     write(tmp_path, "t_2/c")
@@ -134,7 +134,7 @@ def test_identity_follows_links_to_the_file(tmp_path: Path) -> None:
         assert identity(nothing) is None
 
 
-def test_address_that_no_file_system_allows_has_no_identity() -> None:
+def test_address_with_null_byte_has_no_identity() -> None:
     assert identity("file:///a\0b") is None
 
 

@@ -30,7 +30,7 @@ def verdict(root: Path, mode, planned, resumed=()):
 
 
 class TestTrash:
-    def test_trash_keeps_key_and_restore_keeps_time(self, tmp_path):
+    def test_trash_keeps_key_and_restore_keeps_modification_time(self, tmp_path):
         key = "t/a b"
         write(tmp_path, key, b"precious")
         before, planned = contents(tmp_path), plan(tmp_path, key)
@@ -40,7 +40,7 @@ class TestTrash:
         assert verdict(tmp_path, "trash", plan(tmp_path, key, "restore", etag=planned.etag)) == "done"
         assert contents(tmp_path) == before
 
-    def test_trash_is_private(self, tmp_path):
+    def test_trash_directories_are_private(self, tmp_path):
         write(tmp_path, "a/private/deep/file")
         (tmp_path / "a" / "private").chmod(0o700)
         (tmp_path / ".gc-assets").mkdir(mode=0o755)  # as releases before 0.4 made it
@@ -105,7 +105,7 @@ class TestTrash:
         assert verdict(tmp_path, "trash", plan(tmp_path, "a", "restore", etag=planned.etag)) == "failed"
         assert ((tmp_path / "a").read_bytes(), trash(tmp_path, "a").read_bytes()) == (b"new", b"old")
 
-    def test_link_at_the_key_is_neither_followed_nor_replaced(self, tmp_path):
+    def test_restore_does_not_follow_or_replace_a_link_at_the_key(self, tmp_path):
         write(tmp_path, "live", b"live")
         write(tmp_path, "a", b"old")
         planned = plan(tmp_path, "a")
@@ -116,7 +116,7 @@ class TestTrash:
         assert (tmp_path / "a").is_symlink()
         assert trash(tmp_path, "a").read_bytes() == b"old"
 
-    def test_error_names_the_location_of_a_misplaced_file(self, tmp_path, monkeypatch):
+    def test_error_contains_the_location_of_a_misplaced_file(self, tmp_path, monkeypatch):
         write(tmp_path, "a", b"old")
         planned = plan(tmp_path, "a")
         with monkeypatch.context() as patch:
@@ -128,7 +128,7 @@ class TestTrash:
         assert verdict(tmp_path, "trash", planned) == "changed"
         assert (tmp_path / "a").read_bytes() == b"committed just now"
 
-    def test_restore_without_hard_links_reports_it(self, tmp_path, monkeypatch):
+    def test_restore_without_hard_links_reports_the_cause(self, tmp_path, monkeypatch):
         write(tmp_path, "a")
         planned = plan(tmp_path, "a")
         act(tmp_path, "trash", planned)
@@ -177,7 +177,7 @@ class TestTrash:
         assert trash(tmp_path, "a").exists()
 
     @pytest.mark.parametrize("action", ["purge", "restore"])
-    def test_copy_of_another_size_is_lost_and_left_alone(self, tmp_path, action):
+    def test_trash_copy_of_another_size_counts_as_lost_and_is_left_alone(self, tmp_path, action):
         write(tmp_path, "a")
         planned = plan(tmp_path, "a")
         act(tmp_path, "trash", planned)
@@ -249,7 +249,7 @@ class TestTrash:
         assert contents(tmp_path) == before
         assert verdict(tmp_path, "trash", planned) == "done"
 
-    def test_different_file_system_is_refused_with_an_action(self, tmp_path, monkeypatch):
+    def test_different_file_system_is_denied_with_next_step(self, tmp_path, monkeypatch):
         write(tmp_path, "t/a")
         before, planned = contents(tmp_path), plan(tmp_path, "t/a")
         monkeypatch.setattr(os, "rename", raising(errno.EXDEV))
@@ -260,7 +260,7 @@ class TestTrash:
         assert contents(tmp_path) == before
 
     @pytest.mark.parametrize("number", [errno.EROFS, errno.ENAMETOOLONG])
-    def test_error_that_a_retry_meets_again_is_denied(self, tmp_path, monkeypatch, number):
+    def test_error_that_retries_cannot_fix_is_denied(self, tmp_path, monkeypatch, number):
         write(tmp_path, "t/a")
         planned = plan(tmp_path, "t/a")
         monkeypatch.setattr(os, "rename", raising(number))
@@ -283,7 +283,7 @@ class TestTrash:
 
     @pytest.mark.parametrize("action", ["purge", "restore"])
     @pytest.mark.parametrize("source", [None, "../..", "", ".", "a/b"])
-    def test_purge_and_restore_need_the_quarantining_plan(self, tmp_path, action, source):
+    def test_purge_and_restore_require_the_id_of_the_quarantining_plan(self, tmp_path, action, source):
         write(tmp_path, "a")
         odd = type(plan(tmp_path, "a"))("a", action, 7, plan(tmp_path, "a").etag, None, source)
         assert verdict(tmp_path, "trash", odd) == "denied"
@@ -372,7 +372,7 @@ class TestBoth:
         assert "a directory" in errors[0]
         assert (tmp_path / "t/a").exists()
 
-    def test_keys_under_a_file_are_absent(self, tmp_path, mode):
+    def test_keys_under_a_file_have_the_outcome_absent(self, tmp_path, mode):
         write(tmp_path, "t/a")
         planned = plan(tmp_path, "t/a")
         (tmp_path / "t/a").unlink()
@@ -400,13 +400,13 @@ class TestBoth:
         assert verdict(tmp_path / "unmounted", mode, planned) == "failed"
 
 
-def test_local_disk_refuses_versioned_by_name(tmp_path):
+def test_versioned_quarantine_is_refused_on_a_local_disk(tmp_path):
     with pytest.raises(UsageError, match=r"`quarantine: versioned` needs object versions"):
         open_quarantine("versioned", str(tmp_path), PLAN)
 
 
 @pytest.mark.parametrize("plan_id", ["", "..", "a/b", ".", "a b"])
-def test_plan_id_that_is_no_directory_name_is_refused(tmp_path, plan_id):
+def test_plan_id_that_is_not_a_valid_directory_name_is_refused(tmp_path, plan_id):
     with pytest.raises(UsageError, match="plan id"):
         open_quarantine("trash", str(tmp_path), plan_id)
 

@@ -49,13 +49,13 @@ def answer_instead(status: int, code: str, hook: Callable[[], object] = lambda: 
     return fault
 
 
-def test_probe_finds_the_conditions_of_the_server(bench: S3Bench) -> None:
+def test_probe_detects_supported_conditional_requests(bench: S3Bench) -> None:
     assert bench.store.probe() == EXPECTED_TRAITS[is_ceph_conditional()]
     assert bench.everything() == set()
 
 
 @pytest.mark.skipif(not is_ceph_conditional(), reason="the probe sends no etags in batches to this server")
-def test_probe_of_a_server_that_rejects_etags_in_batches(bench: S3Bench) -> None:
+def test_probe_detects_server_that_rejects_etags_in_batch_deletes(bench: S3Bench) -> None:
     """Some servers reject the element, which the first DeleteObjects of the probe contains."""
     rejected = Rule(lambda request: request.method == "POST", answer_instead(400, "MalformedXML"))
     with open_through_proxy(bench, rejected) as (store, _):
@@ -65,7 +65,7 @@ def test_probe_of_a_server_that_rejects_etags_in_batches(bench: S3Bench) -> None
 
 
 @pytest.mark.parametrize("mode, action", MOVES)
-def test_delete_without_support_for_conditions_compares_again(bench: S3Bench, mode: QuarantineMode, action: Action) -> None:
+def test_delete_without_conditional_support_compares_etag_again(bench: S3Bench, mode: QuarantineMode, action: Action) -> None:
     bench.put("a", b"old")
     rows = plan_rows(bench, "a")
     with open_through_proxy(bench, Rule(is_delete, answer_instead(501, "NotImplemented"))) as (store, proxy):
@@ -86,7 +86,9 @@ def test_object_written_after_an_unsupported_condition_is_kept(bench: S3Bench, m
 
 @pytest.mark.parametrize("mode, action", MOVES)
 @pytest.mark.parametrize("status, code", [(404, "NoSuchKey"), (409, "ConditionalRequestConflict")])
-def test_object_that_another_process_deletes_is_gone(bench: S3Bench, mode: QuarantineMode, action: Action, status: int, code: str) -> None:
+def test_object_deleted_by_another_process_counts_as_deleted(
+    bench: S3Bench, mode: QuarantineMode, action: Action, status: int, code: str
+) -> None:
     bench.put("a", b"old")
     rows = plan_rows(bench, "a")
     fault = answer_instead(status, code, lambda: bench.client.delete_object(Bucket=bench.bucket, Key=f"{bench.prefix}a"))
@@ -95,7 +97,7 @@ def test_object_that_another_process_deletes_is_gone(bench: S3Bench, mode: Quara
         assert len([request for request in proxy.requests if request.method == "DELETE"]) == 1
 
 
-def test_replaced_object_is_not_removed(bench: S3Bench) -> None:
+def test_replaced_object_is_not_deleted(bench: S3Bench) -> None:
     bench.put("a", b"old")
     address = f"{bench.store.location}a"
     with run_proxy(shared_server("ceph"), Rule(is_delete, answer_instead(412, "PreconditionFailed"))) as proxy:
@@ -115,7 +117,7 @@ VERDICTS = [
 
 
 @pytest.mark.parametrize("code, verdict", VERDICTS)
-def test_batch_has_a_verdict_for_each_key(bench: S3Bench, code: str, verdict: str) -> None:
+def test_batch_delete_has_an_outcome_for_each_key(bench: S3Bench, code: str, verdict: str) -> None:
     def refuse_first(exchange: Exchange) -> None:
         answer = error_answer(200, "")
         keys = [f"<Error><Key>{exchange.request.keys[0]}</Key><Code>{code}</Code><Message>m</Message></Error>"]

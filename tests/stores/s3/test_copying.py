@@ -75,7 +75,7 @@ def test_copies_keep_metadata_headers_and_tags(bench: S3Bench, parts: bool, requ
 
 @pytest.mark.usefixtures("in_parts")
 @pytest.mark.parametrize("where", [copies_part, completes])
-def test_failed_multipart_copy_aborts_its_upload(bench: S3Bench, where: Any) -> None:
+def test_failed_multipart_copy_aborts_the_upload(bench: S3Bench, where: Any) -> None:
     put(bench)
     rows = plan_rows(bench, "a")
     refused = Rule(where, lambda exchange: exchange.reply(error_answer(400, "InvalidRequest")))
@@ -87,7 +87,7 @@ def test_failed_multipart_copy_aborts_its_upload(bench: S3Bench, where: Any) -> 
 
 
 @pytest.mark.usefixtures("in_parts")
-def test_next_copy_aborts_the_upload_of_a_killed_one(bench: S3Bench) -> None:
+def test_next_copy_aborts_the_upload_of_a_killed_run(bench: S3Bench) -> None:
     put(bench)
     rows = plan_rows(bench, "a")
     bench.client.create_multipart_upload(Bucket=bench.bucket, Key=bench.prefix + HELD)
@@ -97,7 +97,7 @@ def test_next_copy_aborts_the_upload_of_a_killed_one(bench: S3Bench) -> None:
 
 
 @pytest.mark.usefixtures("in_parts")
-def test_multipart_restore_does_not_replace_a_new_object(bench: S3Bench) -> None:
+def test_multipart_restore_does_not_overwrite_a_new_object(bench: S3Bench) -> None:
     put(bench)
     rows = plan_rows(bench, "a")
     assert act(bench.store, "trash", rows) == ["done"]
@@ -106,7 +106,7 @@ def test_multipart_restore_does_not_replace_a_new_object(bench: S3Bench) -> None
     assert (bench.get("a"), is_held(bench), uploads(bench)) == (b"new", True, [])
 
 
-def test_restore_does_not_replace_a_new_object(bench: S3Bench) -> None:
+def test_restore_does_not_overwrite_a_new_object(bench: S3Bench) -> None:
     put(bench)
     rows = plan_rows(bench, "a")
     assert act(bench.store, "trash", rows) == ["done"]

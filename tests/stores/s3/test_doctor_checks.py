@@ -76,7 +76,7 @@ def html_server() -> Iterator[str]:
     server.server_close()
 
 
-def test_doctor_finds_nothing_in_a_sound_bucket(ceph: S3Server) -> None:
+def test_doctor_reports_no_problem_for_a_valid_bucket(ceph: S3Server) -> None:
     bucket = create_filled_bucket(ceph)
     before = contents(ceph, bucket)
     assert find_problems(ceph.settings, bucket, mode="apply") == {}
@@ -102,7 +102,7 @@ def test_doctor_fails_for_a_server_without_tls(ceph: S3Server) -> None:
     assert "check `s3.endpoint` (http or https)" in text
 
 
-def test_doctor_fails_for_another_region(versity: S3Server) -> None:
+def test_doctor_fails_for_a_wrong_region(versity: S3Server) -> None:
     text = only_finding(
         find_problems(versity.settings.model_copy(update={"region": "eu-west-1"}), create_filled_bucket(versity)), "listable", "fail"
     )
@@ -125,7 +125,7 @@ def test_doctor_fails_for_a_missing_bucket(ceph: S3Server) -> None:
         ("InvalidAccessKeyId", "check AWS_PROFILE"),
     ],
 )
-def test_doctor_fails_for_a_rejected_signer(ceph: S3Server, code: str, way_out: str) -> None:
+def test_doctor_fails_for_rejected_credentials(ceph: S3Server, code: str, way_out: str) -> None:
     with run_proxy(ceph, Rule(always, lambda exchange: exchange.reply(error_answer(403, code)), times=99)) as proxy:
         text = only_finding(find_problems(proxy.server.settings, "any"), "listable", "fail")
     assert code in text
@@ -212,7 +212,7 @@ def test_doctor_warns_if_uploads_cannot_be_aborted(ceph: S3Server, action: str, 
     assert find_problems(settings, bucket, mode=mode, abort_uploads=False) == {}
 
 
-def test_denied_delete_does_not_count_as_comparison(ceph: S3Server) -> None:
+def test_denied_delete_does_not_count_as_conditional_delete_support(ceph: S3Server) -> None:
     bucket = create_filled_bucket(ceph)
     findings = find_problems(policy(ceph, bucket, {"Action": ["s3:DeleteObject", "s3:DeleteObjectVersion"]}), bucket, mode="apply")
     assert {check: finding.verdict for check, finding in findings.items()} == {"traits": "fail", "deletable": "fail"}
@@ -220,7 +220,7 @@ def test_denied_delete_does_not_count_as_comparison(ceph: S3Server) -> None:
 
 
 @pytest.mark.parametrize("mode, verdict", [("plan", "warn"), ("apply", "fail")])
-def test_doctor_reports_an_unsuitable_quarantine(ceph: S3Server, mode: str, verdict: str) -> None:
+def test_doctor_reports_an_unsuitable_quarantine_mode(ceph: S3Server, mode: str, verdict: str) -> None:
     plain = find_problems(ceph.settings, create_filled_bucket(ceph), quarantine="versioned", mode=mode)["quarantine"]
     assert plain.verdict == verdict
     assert "keeps no versions" in plain.found
@@ -250,7 +250,7 @@ def test_doctor_warns_of_object_lock(ceph: S3Server) -> None:
     assert f"bucket {bucket} has Object Lock: new objects are kept for 3 days (GOVERNANCE)" in text
 
 
-def test_doctor_names_only_lifecycle_rules_of_the_storage(ceph: S3Server) -> None:
+def test_doctor_reports_only_lifecycle_rules_of_the_storage(ceph: S3Server) -> None:
     bucket = create_filled_bucket(ceph)
     rules = [
         {"ID": "tidy", "Status": "Enabled", "Filter": {"Prefix": "lake/.gc-assets/"}, "Expiration": {"Days": 3}},

@@ -58,7 +58,7 @@ def answer_expired_token(exchange: Exchange) -> None:
 
 
 @pytest.mark.parametrize("mode, versioned", [("trash", False), ("versioned", True)])
-def test_next_run_completes_a_plan_after_an_expired_token(mode: QuarantineMode, versioned: bool) -> None:
+def test_next_run_completes_a_plan_after_credentials_expired(mode: QuarantineMode, versioned: bool) -> None:
     for step in count(1, example_count(9, 5)):
         with open_s3_bench("ceph", versioned=versioned) as bench, memory_directory() as folder:
             for key in KEYS:
@@ -144,7 +144,7 @@ def test_next_run_completes_a_killed_run_with_state_on_s3() -> None:
     assert step > 25
 
 
-def test_missing_location_is_not_an_empty_storage(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_location_is_not_treated_as_an_empty_storage(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.sleep", lambda _: None)  # the pauses between attempts
     server = shared_server("ceph").settings
     with open_s3_bench("ceph") as bench:
@@ -174,7 +174,7 @@ def test_wrong_region_is_reported() -> None:
             open_store(bench.store.location, other_region).plan_listing(2)
 
 
-def test_forbidden_delete_request_denies_its_own_keys_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forbidden_batch_delete_denies_only_keys_of_that_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gc_assets.s3.bucket.KEYS_PER_DELETE", 2)
     keys = [f"t/{number}" for number in range(5)]
     no = error_answer(403, "AccessDenied")

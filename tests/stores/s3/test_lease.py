@@ -110,7 +110,7 @@ def test_competing_processes_never_both_acquire_the_lease(kind: type[S3Store]) -
     assert all(holds == (token is not None) for _, token, holds in answers)
 
 
-def test_lost_answer_is_not_mistaken_for_another_process(bench: S3Bench) -> None:
+def test_own_lease_is_recognized_after_a_lost_response(bench: S3Bench) -> None:
     with open_through_proxy(bench, Rule(creates_lease, drop_answer)) as (store, _):
         lease = store.acquire(PLAN, "we", CLOCK)
     lease.check()
@@ -122,7 +122,7 @@ def test_lost_answer_is_not_mistaken_for_another_process(bench: S3Bench) -> None
 
 
 @pytest.mark.parametrize("fault", [answer_not_found, write_and_answer_not_found])
-def test_lease_is_acquired_again_after_the_server_denied_the_created_object(bench: S3Bench, fault: Fault) -> None:
+def test_lease_is_acquired_if_error_response_follows_a_created_object(bench: S3Bench, fault: Fault) -> None:
     with open_through_proxy(bench, Rule(creates_lease, fault)) as (store, _):
         lease = store.acquire(PLAN, "we", CLOCK)
     lease.check()
@@ -130,7 +130,7 @@ def test_lease_is_acquired_again_after_the_server_denied_the_created_object(benc
         bench.store.acquire(PLAN, "they", CLOCK)
 
 
-def test_lease_needs_a_server_that_creates_an_object_once() -> None:
+def test_lease_is_refused_if_server_ignores_conditional_create() -> None:
     with open_s3_bench("ceph") as bench:
         store = CarelessStore(bench.store.location, bench.connections)
         with pytest.raises(StoreError, match="ignores If-None-Match"):
@@ -176,7 +176,7 @@ def test_fast_clock_does_not_take_over_a_live_lease(bench: S3Bench, monkeypatch:
     first.check()
 
 
-def test_slow_process_does_not_reuse_a_removed_token(bench: S3Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_process_does_not_reuse_a_deleted_fencing_token(bench: S3Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     latest = leases.read_latest
     for turn in range(3):
         bench.store.acquire(PLAN, str(turn), Clock(NOW + turn * LEASE_DURATION))
@@ -187,7 +187,7 @@ def test_slow_process_does_not_reuse_a_removed_token(bench: S3Bench, monkeypatch
     assert FIRST_LEASE not in bench.everything()
 
 
-def test_late_renewal_does_not_take_back_the_lease(bench: S3Bench) -> None:
+def test_late_renewal_does_not_regain_the_lease(bench: S3Bench) -> None:
     first: Any = bench.store.acquire(PLAN, "first", CLOCK)
     record = first.require_own()
     second = bench.store.acquire(PLAN, "second", Clock(NOW + LEASE_DURATION))

@@ -69,7 +69,7 @@ def list_with_boto3(bench: S3Bench) -> list[str]:
 @pytest.mark.parametrize("versioned", [False, True])
 @settings(max_examples=8, suppress_health_check=list(HealthCheck))
 @given(found=keys)
-def test_listing_in_rounds_equals_boto3(found: list[str], versioned: bool) -> None:
+def test_listing_with_small_budgets_equals_that_of_boto3(found: list[str], versioned: bool) -> None:
     with open_s3_bench("ceph", versioned=versioned) as bench:
         put_all(bench, [*found, *NEAR])
         for budget in (1, 3):
@@ -87,7 +87,7 @@ def odd_bucket(request: pytest.FixtureRequest) -> Iterator[tuple[S3Bench, list[s
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(split_keys=st.lists(st.text("/0az.-g~\u00e9\uff5e\U0001f333", max_size=4) | st.sampled_from([*NEAR, *RESERVED]), max_size=12))
-def test_any_split_keys_list_each_key_once(odd_bucket: tuple[S3Bench, list[str]], split_keys: list[str]) -> None:
+def test_each_key_is_listed_once_for_any_split_keys(odd_bucket: tuple[S3Bench, list[str]], split_keys: list[str]) -> None:
     bench, expected = odd_bucket
     met, problems = run_rounds(bench.store.plan_listing(3, split_keys=split_keys), 10**9)
     assert sorted(met, key=str.encode) == expected
@@ -108,7 +108,7 @@ def test_split_keys_divide_a_flat_prefix(monkeypatch: pytest.MonkeyPatch) -> Non
         assert max(shares) < 25
 
 
-def test_formerly_small_storage_is_one_task() -> None:
+def test_storage_with_few_split_keys_is_one_task() -> None:
     with open_s3_bench("ceph") as bench:
         put_all(bench, ["a/1", "b/1", "c/1"])
         assert len(bench.store.plan_listing(2)) > 1
@@ -139,7 +139,7 @@ def test_directory_marker_object_is_listed_once(versioned: bool) -> None:
         assert not problems
 
 
-def test_object_named_like_the_storage_is_reported_and_kept() -> None:
+def test_object_with_the_key_of_the_storage_prefix_is_reported_and_kept() -> None:
     with open_s3_bench("ceph") as bench:
         put_all(bench, ["", "a"])
         met, problems = list_storage(bench.store, 3)
@@ -171,7 +171,7 @@ def test_denied_page_makes_the_listing_incomplete(versioned: bool, monkeypatch: 
 
 
 @pytest.mark.parametrize("versioned", [False, True])
-def test_task_returns_the_rest_beyond_its_budget(versioned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listing_task_returns_remaining_range_beyond_the_budget(versioned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The newest version of a page's last key may be on the next page, so that key is left over
     too.
     """
@@ -188,7 +188,7 @@ def test_task_returns_the_rest_beyond_its_budget(versioned: bool, monkeypatch: p
         assert sorted(met) == names
 
 
-def test_rest_is_not_divided_if_directories_cannot_be_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remaining_range_is_not_divided_if_directories_cannot_be_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gc_assets.s3.pages.PAGE_KEYS", 4)
     with open_s3_bench("ceph") as bench:
         names = [f"{name}/{number}" for name in "abc" for number in range(9)]
@@ -207,7 +207,7 @@ def _deny(exchange: Any) -> None:
     exchange.reply(error_answer(403, "AccessDenied"))
 
 
-def test_rows_are_the_newest_versions() -> None:
+def test_inventory_rows_are_the_newest_versions() -> None:
     with open_s3_bench("ceph", versioned=True) as bench:
         for key in ("a", "b", "c"):
             bench.put(key, b"one")

@@ -109,7 +109,7 @@ def hide(bench: S3Bench, key: str) -> None:
 
 
 @every_mode
-def test_same_bytes_written_again_are_another_object(mode: QuarantineMode, versioned: bool) -> None:
+def test_rewritten_object_with_equal_bytes_counts_as_changed(mode: QuarantineMode, versioned: bool) -> None:
     with open_s3_bench("ceph", versioned=versioned) as bench:
         bench.put("a", b"same")
         rows = plan_rows(bench, "a")
@@ -131,7 +131,7 @@ def test_delete_marker_never_hides_a_new_object(versions: S3Bench) -> None:
     assert history(versions, "a") == ["new", "old"]
 
 
-def test_delete_marker_with_lost_answer_never_hides_a_new_object(versions: S3Bench) -> None:
+def test_delete_marker_with_lost_response_never_hides_a_new_object(versions: S3Bench) -> None:
     versions.put("a", b"old")
     rows = plan_rows(versions, "a")
     fault = write_before(partial(versions.put, "a", b"new"), drop_answer)
@@ -168,7 +168,7 @@ def test_object_written_during_a_retry_is_kept(plain: S3Bench, mode: QuarantineM
 
 
 @pytest.mark.parametrize("mode, action", [("trash", "quarantine"), ("deferred", "purge")])
-def test_gap_without_conditional_delete_is_one_request(plain: S3Bench, mode: QuarantineMode, action: Action) -> None:
+def test_unconditional_delete_immediately_follows_the_comparison(plain: S3Bench, mode: QuarantineMode, action: Action) -> None:
     plain.put("a", b"old")
     rows = plan_rows(plain, "a")
     with open_through_proxy(plain) as (store, proxy):
@@ -182,7 +182,7 @@ def test_gap_without_conditional_delete_is_one_request(plain: S3Bench, mode: Qua
 
 
 @pytest.mark.parametrize("mode, action", [("trash", "quarantine"), ("deferred", "purge")])
-def test_conditional_delete_leaves_no_gap(mode: QuarantineMode, action: Action) -> None:
+def test_conditional_delete_keeps_an_object_written_just_before(mode: QuarantineMode, action: Action) -> None:
     with open_s3_bench("versity", prefix="lake/") as bench:
         bench.put("a", b"old")
         rows = plan_rows(bench, "a")
@@ -192,7 +192,7 @@ def test_conditional_delete_leaves_no_gap(mode: QuarantineMode, action: Action) 
 
 
 @pytest.mark.parametrize("mode, action", [("trash", "quarantine"), ("deferred", "purge")])
-def test_delete_with_lost_answer_is_done(mode: QuarantineMode, action: Action) -> None:
+def test_delete_with_lost_response_is_done(mode: QuarantineMode, action: Action) -> None:
     for kind in ("ceph", "versity"):
         with open_s3_bench(kind, prefix="lake/") as bench:
             bench.put("a", b"old")
@@ -239,7 +239,7 @@ def test_object_from_before_versioning_is_quarantined_and_purged() -> None:
         assert history(bench, "a") == []
 
 
-def test_key_without_a_name_in_the_trash_is_denied(plain: S3Bench) -> None:
+def test_key_too_long_for_the_trash_is_denied(plain: S3Bench) -> None:
     """A copy of it has a name above 1,024 bytes, which the server refuses in every attempt."""
     plan_id, limit = "0" * 64, plain.store.max_key_bytes("trash")
     assert limit is not None
@@ -254,7 +254,7 @@ def test_key_without_a_name_in_the_trash_is_denied(plain: S3Bench) -> None:
     assert (plain.get(fits), plain.get(too_long)) == (b"x", b"x")
 
 
-def test_trash_in_a_versioned_bucket_only_restores_and_purges() -> None:
+def test_trash_mode_in_a_versioned_bucket_only_restores_and_purges() -> None:
     with open_s3_bench("ceph", own=True) as bench:
         for key in ("back", "gone", "still"):
             bench.put(key, key.encode())
@@ -290,7 +290,7 @@ def test_restore_removes_foreign_delete_markers(versions: S3Bench, markers: int)
     assert history(versions, "a") == ["planned"]
 
 
-def test_restore_under_a_newer_version_keeps_both(versions: S3Bench) -> None:
+def test_restore_keeps_a_newer_version_and_the_planned_version(versions: S3Bench) -> None:
     versions.put("a", b"planned")
     rows = plan_rows(versions, "a")
     assert act(versions.store, "versioned", rows) == ["done"]
@@ -321,7 +321,7 @@ def test_purge_never_exposes_an_older_version(versions: S3Bench, mode: Quarantin
     assert history(versions, "a") == left
 
 
-def test_purge_deletes_older_versions_and_no_newer_ones(versions: S3Bench) -> None:
+def test_purge_deletes_older_but_not_newer_versions(versions: S3Bench) -> None:
     versions.put("a", b"oldest")
     time.sleep(0.02)
     hide(versions, "a")
@@ -387,7 +387,7 @@ def test_many_delete_markers_hide_an_older_version_after_a_purge(versions: S3Ben
     ],
     ids=["error", "error_in_200", "cut", "dropped"],
 )
-def test_failed_copy_deletes_nothing_and_is_retried(plain: S3Bench, fault: Any, first: str) -> None:
+def test_failed_copy_does_not_delete_the_object_and_is_retried(plain: S3Bench, fault: Any, first: str) -> None:
     plain.put("a", b"bytes")
     rows = plan_rows(plain, "a")
     with open_through_proxy(plain, Rule(is_copy_to_trash, fault)) as (store, proxy):
@@ -398,7 +398,7 @@ def test_failed_copy_deletes_nothing_and_is_retried(plain: S3Bench, fault: Any, 
     assert plain.get(f".gc-assets/trash/{PLAN}/a") == b"bytes"
 
 
-def test_false_copy_in_the_trash_is_replaced(plain: S3Bench) -> None:
+def test_wrong_copy_in_the_trash_is_replaced_before_the_delete(plain: S3Bench) -> None:
     plain.put("a", b"bytes")
     rows = plan_rows(plain, "a")
     held = f"{plain.prefix}.gc-assets/trash/{PLAN}/a"
@@ -408,7 +408,7 @@ def test_false_copy_in_the_trash_is_replaced(plain: S3Bench) -> None:
 
 
 @pytest.mark.parametrize("action", ["purge", "restore"])
-def test_damaged_copy_in_the_trash_is_lost_and_left_alone(plain: S3Bench, action: Action) -> None:
+def test_damaged_copy_in_the_trash_counts_as_lost_and_is_left_alone(plain: S3Bench, action: Action) -> None:
     plain.put("a", b"bytes")
     rows = plan_rows(plain, "a")
     held = f".gc-assets/trash/{PLAN}/a"
@@ -421,7 +421,7 @@ def test_damaged_copy_in_the_trash_is_lost_and_left_alone(plain: S3Bench, action
     assert plain.get(held) == b"bytes"
 
 
-def test_object_in_place_is_restored_whatever_is_in_the_trash(plain: S3Bench) -> None:
+def test_restore_of_an_object_still_in_place_is_done(plain: S3Bench) -> None:
     """Otherwise an interrupted apply would move an object away that a lake needs again."""
     plain.put("a", b"bytes")
     rows = plan_rows(plain, "a")
@@ -430,7 +430,7 @@ def test_object_in_place_is_restored_whatever_is_in_the_trash(plain: S3Bench) ->
     assert plain.get("a") == b"bytes"
 
 
-def test_batch_with_lost_answer_leaves_one_delete_marker(versions: S3Bench) -> None:
+def test_batch_with_lost_response_leaves_one_delete_marker(versions: S3Bench) -> None:
     for key in ("a", "b"):
         versions.put(key, b"bytes")
     rows = plan_rows(versions, "a", "b")
@@ -440,7 +440,7 @@ def test_batch_with_lost_answer_leaves_one_delete_marker(versions: S3Bench) -> N
         assert [history(versions, key) for key in ("a", "b")] == [left, left]
 
 
-def test_key_missing_in_the_answer_fails(versions: S3Bench) -> None:
+def test_key_missing_from_the_batch_response_fails(versions: S3Bench) -> None:
     for key in ("a", "b"):
         versions.put(key, b"bytes")
     rows = plan_rows(versions, "a", "b")
@@ -469,7 +469,7 @@ def allow(bench: S3Bench, *denied: str, actions: Sequence[str] = ("s3:*",)) -> S
 
 
 @pytest.mark.parametrize("mode, versioned", [("trash", False), ("versioned", True)])
-def test_protected_key_is_denied_and_others_are_done(mode: QuarantineMode, versioned: bool) -> None:
+def test_protected_key_is_denied_and_other_keys_are_done(mode: QuarantineMode, versioned: bool) -> None:
     with open_s3_bench("ceph", versioned=versioned, own=True, prefix="lake/") as bench:
         for key in ("a", "b", "c"):
             bench.put(key, key.encode())
@@ -513,7 +513,7 @@ def test_own_delete_marker_that_cannot_be_removed_is_reported() -> None:
 
 
 @every_mode
-def test_head_without_permission_is_denied(mode: QuarantineMode, versioned: bool) -> None:
+def test_head_request_without_permission_is_denied(mode: QuarantineMode, versioned: bool) -> None:
     with open_s3_bench("ceph", versioned=versioned, own=True, prefix="lake/") as bench:
         bench.put("a", b"x")
         rows = plan_rows(bench, "a")
@@ -607,7 +607,7 @@ def test_next_run_completes_a_run_killed_at_any_request(action: Action, mode: Qu
 
 
 @pytest.mark.parametrize("versioned", [False, True])
-def test_pickles_contain_no_secret(versioned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pickled_stores_contain_no_secrets(versioned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SESSION_TOKEN", "a-session-token")
     with open_s3_bench("ceph", versioned=versioned) as bench:
         bench.put("a", b"x")
@@ -626,7 +626,7 @@ def test_pickles_contain_no_secret(versioned: bool, monkeypatch: pytest.MonkeyPa
             assert not [secret for secret in (OWNER[1], STRANGER[1], "a-session-token") if secret.encode() in content]
 
 
-def test_partial_restore_is_never_taken_for_the_object(plain: S3Bench) -> None:
+def test_partial_restore_does_not_count_as_restored_object(plain: S3Bench) -> None:
     plain.put("a", b"bytes")
     rows = plan_rows(plain, "a")
     assert act(plain.store, "trash", rows) == ["done"]

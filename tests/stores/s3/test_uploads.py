@@ -99,7 +99,7 @@ def is_abort(request: Request) -> bool:
 # Counted
 
 
-def test_unfinished_uploads_of_the_storage_are_counted() -> None:
+def test_unfinished_uploads_are_counted_per_storage() -> None:
     with open_s3_bench("ceph") as other, open_s3_bench("ceph") as bench:
         begin(other, "beside", b"x" * 100)
         begin(bench, "one", b"x" * 7, b"y" * 5)
@@ -154,7 +154,7 @@ def test_only_the_oldest_uploads_to_included_keys_are_aborted(kind: str) -> None
         assert bench.get("a") == b"an object of that name"
 
 
-def test_upload_age_counts_from_its_last_part(bench: S3Bench) -> None:
+def test_upload_age_counts_from_the_last_part(bench: S3Bench) -> None:
     upload = begin(bench, "a", b"x")
     (before,) = find_old(bench)
     assert find_old(bench, before.initiated) == []
@@ -197,7 +197,7 @@ def test_lost_abort_request_is_retried(fault: Callable[[Exchange], None], bench:
     assert list_uploads(bench) == []
 
 
-def test_upload_continued_during_a_lost_request_is_kept(bench: S3Bench) -> None:
+def test_upload_continued_after_a_lost_abort_request_is_kept(bench: S3Bench) -> None:
     upload = begin(bench, "a", b"x")
     rows = plan_rows(bench)
 

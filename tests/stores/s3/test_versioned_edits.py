@@ -66,7 +66,7 @@ def test_at_most_one_writer_creates_an_object(bench: S3Bench, kind: type[S3Objec
         assert bench.get(key) == (bytes([won.index(True)]) if any(won) else None)
 
 
-def test_edit_over_a_concurrent_write_is_removed_again(bench: S3Bench) -> None:
+def test_edit_that_overwrites_a_concurrent_write_is_removed(bench: S3Bench) -> None:
     bench.put("a", b"read")
     address = f"{bench.store.location}a"
     with run_proxy(shared_server("ceph"), Rule(is_put, call_before(partial(bench.put, "a", b"written meanwhile")))) as proxy:
@@ -77,7 +77,7 @@ def test_edit_over_a_concurrent_write_is_removed_again(bench: S3Bench) -> None:
     assert bench.get("a") == b"written meanwhile"
 
 
-def test_edit_of_the_read_version_stays(bench: S3Bench) -> None:
+def test_edit_of_the_current_version_is_kept(bench: S3Bench) -> None:
     bench.put("a", b"read")
     address = f"{bench.store.location}a"
     objects = UnconditionalObjects(bench.connections)
