@@ -115,7 +115,7 @@ def check_file(path: str, check: str, source: str) -> Iterator[Violation]:
     return checks[check](path, source)
 
 
-# Strings that name something. In tests a single word is sample data.
+# Strings that are a key or an identifier. In tests a single word is sample data.
 _KEY: Final = re.compile(r"[A-Za-z_][\w.-]*")
 _LONG_KEY: Final = re.compile(r"[A-Za-z_][\w.-]*[_.-][\w.-]*")
 

@@ -222,7 +222,7 @@ def test_invalid_command_lines_are_detected(page: str, wrong: str) -> None:
 
 ON_S3 = "no: its output depends on the server; tests/stages/test_s3_protocol.py and tests/cli/test_doctor_s3.py do the same"
 ON_AZURE = "no: its output depends on the account; tests/cli/test_azure.py and tests/stages/test_azure_protocol.py do the same"
-ON_CLUSTER = "no: it names another machine; tests/cluster.py starts the same on loopback"
+ON_CLUSTER = "no: it uses another machine; tests/cluster.py starts the same on loopback"
 # The test that runs a console block, by page and first line, or the reason why none does.
 TESTED_BY = {
     ("azure.md", "$ az login"): ON_AZURE,
@@ -237,7 +237,7 @@ TESTED_BY = {
     (
         "README.md",
         "gc-assets scan /data/warehouse",
-    ): "no: it names a server of the user; tests/cli/test_scan.py and tests/cli/test_init.py run it on others",
+    ): "no: it uses a server of the user; tests/cli/test_scan.py and tests/cli/test_init.py run it on others",
     ("README.md", "make demo"): "no: `make test` is what runs the tests; tests/test_demo.py runs the demo",
     ("tutorial.md", "make demo"): "no: as in the README",
     ("tutorial.md", "source .venv/bin/activate"): "test_commands_of_tutorial_and_demo_work_in_order",
@@ -246,7 +246,7 @@ TESTED_BY = {
     ),
     ("cli.md", 'eval "$(_GC_ASSETS_COMPLETE=bash_source gc-assets)"'): "test_shell_completion_lists_the_commands",
     ("cli.md", "$ gc-assets doctor"): "test_commands_of_the_cli_page_work_in_order",
-    ("cli.md", "$ gc-assets scan /data/warehouse -o scan.html"): "no: it names a folder of the user; tests/cli/test_scan.py scans others",
+    ("cli.md", "$ gc-assets scan /data/warehouse -o scan.html"): "no: it uses a folder of the user; tests/cli/test_scan.py scans others",
     (
         "cli.md",
         "$ gc-assets export focus --since 2026-11-01 -o november.csv",

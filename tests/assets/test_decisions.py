@@ -184,7 +184,7 @@ def test_default_configuration_is_valid_without_plans(tmp_path: Path, job: str) 
 
 @pytest.mark.parametrize("job", OPS)
 def test_launchpad_default_has_no_plan_id(tmp_path: Path, job: str) -> None:
-    """A plan from the load of the code location can be decided or applied by the time of a launch."""
+    """A plan that waited when the code location was loaded may be decided or applied before the launch."""
     at = decision_platform(tmp_path, job)
     header = header_of(stored_plan(at))
     if job == "restore":

@@ -53,7 +53,7 @@ def test_mode_plan_without_plan_id_deletes_nothing(tmp_path: Path) -> None:
 
 
 def test_reason_for_no_change_is_the_first_metadata_entry(tmp_path: Path) -> None:
-    """On the page, it is not below a list of zeros."""
+    """So the page shows the reason above the counts, which are all zero."""
     at = platform(tmp_path, mode="apply")
     stored_plan(at)
     (event,) = deletion(at).get_asset_materialization_events()

@@ -46,7 +46,7 @@ def test_commands_and_options_become_page_actions(tmp_path: Path, message: str, 
 @pytest.mark.parametrize(
     "message",
     [
-        "`gc-assets doctor sales` names the table",
+        "`gc-assets doctor sales` shows the table",
         "`gc-assets set-aside shop.orders --by WHO --comment WHY` lets purges continue",
         "gc-assets accept-prefix data/ --by WHO --comment WHY",
         "`gc-assets apply 3f9c2a71 --end` gives up the rest",

@@ -38,7 +38,7 @@ def change_answers(*changes: Change) -> Rule:
 
 
 def show_versions(ids: Mapping[str, str], *, writes_versions: bool) -> Change:
-    """Show version ids of blobs, named by the end of their keys.
+    """Show version ids of blobs, given by the ends of their keys.
 
     Args:
         ids: The ids of the current versions. Other blobs are from before versioning.
@@ -67,7 +67,7 @@ def show_versions(ids: Mapping[str, str], *, writes_versions: bool) -> Change:
 
 
 def show_times(times: Mapping[str, datetime]) -> Change:
-    """Show other modification times of blobs, named by their whole names in the container."""
+    """Show other modification times of blobs, given by their full names in the container."""
 
     def set_time(blob: bytes, name: str) -> bytes:
         shown = f"<Last-Modified>{_format(times[name])}</Last-Modified>".encode() if name in times else None
@@ -86,7 +86,7 @@ def show_times(times: Mapping[str, datetime]) -> Change:
 
 
 def show_soft_delete(days: int, deleted: Collection[str]) -> Change:
-    """Show that the account has soft delete, and blobs as deleted, named by the end of their keys."""
+    """Show that the account has soft delete, and blobs with these key endings as deleted."""
 
     def mark(blob: bytes, name: str) -> bytes:
         return blob.replace(b"</Name>", b"</Name><Deleted>true</Deleted>", 1) if name.endswith(tuple(deleted)) else blob

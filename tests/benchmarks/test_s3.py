@@ -74,7 +74,7 @@ def test_all_tools_list_equal_keys(lake: S3Lake, ceph: S3Server, log: AccessLog)
 
 
 @pytest.mark.parametrize(
-    "sides", [deletion.REQUESTS, deletion.WITHOUT_VERSIONS, deletion.WITH_VERSIONS], ids=["requests", "without", "with"]
+    "sides", [deletion.REQUESTS, deletion.WITHOUT_VERSIONS, deletion.WITH_VERSIONS], ids=["requests", "without_versions", "with_versions"]
 )
 def test_every_tool_reports_refused_keys(sides: tuple[Side, ...], ceph: S3Server, log: AccessLog) -> None:
     runs = deletion.measure_deletions(ceph, log, sides, KEYS, rounds=1)

@@ -1,7 +1,7 @@
-"""`gc-assets doctor` for each flaw of a configuration, a disk or a state.
+"""`gc-assets doctor` for each problem of a configuration, a disk or a state.
 
-It names the flaw and the solution, exits with 1 and changes nothing. Without a flaw it prints
-nothing.
+It reports the problem and the solution, exits with 1 and changes nothing. Without a problem it
+prints nothing.
 """
 
 from __future__ import annotations
@@ -382,7 +382,7 @@ def test_problem_is_reported_with_solution_and_exit_code_1(setup: Setup, flaw: s
 
 
 def test_unmounted_storage_is_reported_as_one_problem(setup: Setup) -> None:
-    """Its tables cannot be read either, but no user should set them aside or drop them for that."""
+    """Tables in it cannot be read either, but users should not set them aside or drop them for that."""
     setup.warehouse.rename(setup.root / "unmounted")
     rows = json.loads(setup.doctor("--format", "json").stdout)
     assert [(row["subject"], row["check"]) for row in rows if row["verdict"] == "fail"] == [("warehouse", "listable")]

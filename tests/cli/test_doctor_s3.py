@@ -1,6 +1,6 @@
-"""`gc-assets doctor` for each flaw of a bucket.
+"""`gc-assets doctor` for each problem of a bucket.
 
-It names the flaw and the solution, exits with 1 and changes nothing.
+It reports the problem and the solution, exits with 1 and changes nothing.
 """
 
 from __future__ import annotations

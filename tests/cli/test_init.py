@@ -183,7 +183,7 @@ def test_unreachable_server_is_reported(tmp_path: Path) -> None:
 
 
 def test_error_for_server_without_a_lake_lists_searched_servers(tmp_path: Path) -> None:
-    """It names their paths too, because the address of a REST catalog often has a prefix."""
+    """The error contains their paths too, because the address of a REST catalog often has a prefix."""
     with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         result = init(f"http://127.0.0.1:{server.server_port}", "-o", str(tmp_path / "lakes.yaml"))

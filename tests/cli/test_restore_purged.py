@@ -99,7 +99,7 @@ def test_restore_refuses_irreversible_history_before_moving_files(tmp_path: Path
 
 
 def test_history_edit_is_not_undone_if_needed_files_were_purged(tmp_path: Path, plan_id: str) -> None:
-    """The restored history would name files that do not exist."""
+    """The restored history would reference files that do not exist."""
     at = load_platform({}, str(tmp_path / "lakes.yaml"))
     context = at.run_context(at.clock.today())
     request = RestoreRequest("warehouse", find_plan(at.config, plan_id), None, None, history=True)

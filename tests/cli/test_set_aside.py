@@ -1,4 +1,4 @@
-"""`gc-assets set-aside` records and withdraws a decision, and names the unreadable tables."""
+"""`gc-assets set-aside` records and withdraws a decision, and lists the unreadable tables."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_withdrawn_set_aside_record_is_not_valid(runs: Runs) -> None:
 
 
 def test_dropped_table_that_may_have_been_renamed_is_set_aside_too(runs: Runs) -> None:
-    """A record is valid from the time of its own table. The other one is missed later."""
+    """A record is valid from the time when its table became unreadable. The dropped table is missed later."""
     later = datetime.now(UTC).replace(year=2100)
     dropped = Unreadable(lake="sales", table_uuid="u", table_name="db.dropped", why="may be db.orders", since=later, may_be="db.orders")
     assert runs.invoke("db.orders").exit_code == 0

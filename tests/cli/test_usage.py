@@ -67,7 +67,7 @@ def test_commands_without_spark_do_not_import_large_modules(config: str) -> None
 
 
 def test_plans_command_does_not_import_table_readers(config: str) -> None:
-    """Most of its time is Python's start, and Arrow alone would double it."""
+    """Most of the command's time is Python's start, and Arrow alone would double it."""
     at = load_platform({}, config)
     plan_id = header_of(stored_plan(at, run_date=at.clock.today().isoformat())).plan_id
     reading = (

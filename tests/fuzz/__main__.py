@@ -1,6 +1,6 @@
 """Damage real objects and read them: `python -m tests.fuzz --seconds 3600 --seed 7`.
 
-A reader returns rows, or raises a project error that names the object. It uses bounded time and
+A reader returns rows, or raises a project error that contains the name of the object. It uses bounded time and
 memory. If the format has counts or checksums, damage never reduces the number of rows. Input that
 breaks these rules is written to `build/fuzz/`, and the exit code is 1.
 """
@@ -49,7 +49,7 @@ def try_reader(seed: Seed, expected: int, raw: bytes) -> tuple[bool, str | None]
             breach = f"{seed.reader}: {count} instead of {expected} without an error"
     except (GcError, OSError) as error:
         if seed.name not in f"{error} {getattr(error, 'filename', '')}":
-            breach = f"{seed.reader}: an error that does not name the object: {type(error).__name__}: {str(error)[:200]}"
+            breach = f"{seed.reader}: an error without the name of the object: {type(error).__name__}: {str(error)[:200]}"
     except BaseException as error:  # a panic in native code is not an Exception
         if isinstance(error, KeyboardInterrupt):
             raise

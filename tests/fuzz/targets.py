@@ -60,8 +60,7 @@ def _containers(root: Path) -> Iterator[Seed]:
         with SAMPLES[kind](root / kind, cast(pytest.FixtureRequest, None)) as sample:
             read = Read.of(sample)
         for container, raw, _ in read.containers.values():
-            # The count of a chunk manifest is that of its references, and two of them may name one
-            # chunk.
+            # A chunk manifest counts its references, and two references may point to one chunk.
             is_counted = container.expected_entries is not None and container.kind != Kind.CHUNK_MANIFEST
             name, is_promised = f"{kind} {container.kind}", is_counted or sample.checksums
             yield Seed(name, raw, _decoder(read, container), is_promised, container.address)

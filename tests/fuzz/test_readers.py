@@ -1,4 +1,4 @@
-"""Readers of foreign bytes end quickly, with rows or with an error that names the object."""
+"""Readers of foreign bytes end quickly, with rows or with an error that contains the name of the object."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Our server of Google Cloud Storage answers as Google documents.
 
-Each test names the page under https://cloud.google.com/storage/. The requests are those of the JSON
+Each test cites the page under https://cloud.google.com/storage/. The requests are those of the JSON
 API without a library, and in the last test those of `google-cloud-storage`. Nothing here was compared with Google itself.
 """
 

@@ -146,7 +146,7 @@ def test_failed_run_fails_the_step_and_deletes_the_request(idle_workspace: Works
 def test_run_with_lost_connection_is_cancelled(
     idle_workspace: Workspace, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise a plan would be executed whose step has failed in Dagster."""
+    """Otherwise the run would execute a plan although its step has failed in Dagster."""
 
     def raise_timeout(*_: Any) -> Any:
         raise OSError("no answer")

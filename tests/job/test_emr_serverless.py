@@ -72,7 +72,7 @@ def test_failed_job_run_is_reported_and_request_is_deleted(emr: Serverless, lake
 
 
 def test_job_run_with_lost_connection_is_cancelled(emr: Serverless, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise a plan would be executed whose step has failed in Dagster."""
+    """Otherwise the job run would execute a plan although its step has failed in Dagster."""
 
     def raise_throttling(*_: Any, **__: Any) -> Any:
         raise ClientError({"Error": {"Code": "ThrottlingException", "Message": "slow down"}}, "GetJobRun")

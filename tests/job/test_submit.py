@@ -260,7 +260,7 @@ class OtherMachine(Platform):
 
 
 def test_job_with_state_invisible_to_dagster_is_refused(lake: Path, tmp_path: Path) -> None:
-    """As on two machines with a directory of the same name."""
+    """This happens if each of two machines has a local directory at the path of the state."""
     at = load_platform(os.environ, str(with_spark(lake, tmp_path / "lakes.yaml", **fake_submit(tmp_path, JOB_WITHOUT_SPARK))))
     refused = run_assets(OtherMachine(at.config, at.clock, at.unsafe, at.path), [REFS])
     assert refused.failure.startswith(f"a job published {REFS} of ")
@@ -289,7 +289,7 @@ def test_job_with_different_state_location_is_refused(lake: Path, tmp_path: Path
 
 
 def test_job_request_without_assets_or_job_is_invalid(lake: Path) -> None:
-    """A job without named assets would materialize all of them, including deletions."""
+    """A job without a list of assets would materialize all assets, including deletions."""
     with pytest.raises(ValueError, match="a request must contain either assets or a job"):
         JobRequest.from_platform(load_platform(os.environ, str(lake)), None, Clock().today(), assets=[])
 

@@ -1,4 +1,4 @@
-"""The protocol keeps its promises in all worlds within these bounds. Without a rule it breaks one.
+"""The protocol gives its guarantees in all states within these bounds. Without any one rule, a guarantee fails.
 
 Each test explores the bounds of one part of the protocol completely. One more event in each of them
 turns seconds into minutes.
@@ -43,7 +43,7 @@ CLOCKS: Final = Bounds(commits=1, runs=3, applies=3, restores=1, skews=1)
 
 # A link in an address is re-pointed to a copy of its file.
 LINKS: Final = Bounds(commits=1, links=1, runs=4, applies=3)
-# A lake names a file of the other by an address that resolves to no storage.
+# A lake references a file of the other lake by an address that does not resolve to a storage.
 ALIASES: Final = Bounds(commits=1, aliases=1, runs=4, applies=3)
 # A table is created over files of others, and an older release plans.
 CLAIMS: Final = Bounds(commits=1, registrations=1, runs=3, applies=2, old_releases=1)

@@ -341,7 +341,7 @@ class _Protocol:
                     yield f"go back to {file.key} in {number}", self.use("commits", lakes=self.lake(number, needs=lake.needs | {file}))
 
     def other_writers(self) -> Iterator[Step]:
-        """Yield the events of writers that name files in other ways, and of others' tables."""
+        """Yield the events of writers that use other addresses of files, and of tables over foreign files."""
         world = self.world
         if self.may("registrations"):
             for number in LAKES:

@@ -79,7 +79,7 @@ def test_each_environment_and_release_uses_a_separate_server(tmp_path: Path, mon
 
 
 def test_server_of_another_environment_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The record of a live server with the same Spark, which is all that pyspark compares."""
+    """The recorded server is alive and has the same Spark version. pyspark compares only that."""
     monkeypatch.setenv(DISCOVERY, str(tmp_path / "connect-local.json"))
     from pyspark.sql.connect.local_server import Discovery, LocalConnectServer
 

@@ -56,7 +56,7 @@ def test_session_is_refused_with_unsupported_pyspark(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.spark
 def test_spark_home_with_another_spark_is_refused(spark: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    """pyspark starts the Spark in SPARK_HOME without a comparison."""
+    """pyspark starts the Spark in SPARK_HOME without comparing versions."""
     monkeypatch.setattr(pyspark, "__version__", "4.1.4" if minor(pyspark.__version__) != "4.1" else "4.0.5")
     with pytest.raises(UsageError) as refused:
         require_equal(spark.version, "local[2]")  # type: ignore[attr-defined]

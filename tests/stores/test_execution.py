@@ -207,7 +207,7 @@ def test_lease_is_checked_before_each_batch(root, log):
 
 
 def test_suspended_lease_holder_does_not_undo_a_later_restore(root, tmp_path, log):
-    """Its lease expired while it was suspended. The next holder has restored and ended."""
+    """The lease expired while its holder was suspended. The next holder has restored the file and ended."""
 
     class SuspendedLog:
         shares = log.shares

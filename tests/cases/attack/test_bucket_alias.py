@@ -102,7 +102,7 @@ class Writer:
 
 
 def test_live_file_addressed_by_access_point_refuses_the_plan(spark: SparkSession, tmp_path: Path) -> None:
-    """The alias of the storage is the way out. Web addresses of the server need none.
+    """An alias of the storage solves this. Web addresses of the server need no alias.
 
     `other.parquet` is also the name of another object, in another bucket of the server.
     """
@@ -155,7 +155,7 @@ def test_live_file_addressed_by_web_server_refuses_the_apply(spark: SparkSession
 
 
 def test_live_file_addressed_by_a_removed_alias_refuses_the_plan(spark: SparkSession, tmp_path: Path) -> None:
-    """Without any alias, an address on S3 is outside a storage on a disk."""
+    """Without an alias, an address on S3 does not belong to a storage on a disk."""
     house = Lakehouse(spark, tmp_path)
     writer = Writer(house, {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{house.warehouse}"})
     alias = "s3://gateway/lake/"

@@ -1,8 +1,8 @@
-"""`accept` of a dead uuid in the location of a live table frees no file of others there.
+"""`accept` of a dead uuid in the location of a live table does not release files of other programs there.
 
-The gate `foreign_metadata` names the location of the live table if a view that no run read left its
-metadata there, or after a failed creation. The record was taken for a statement on the location, so
-files of other programs in it were quarantined.
+The gate `foreign_metadata` reports the location of the live table if a view that no run read left its
+metadata there, or after a failed creation. The record of `accept` was applied to the whole location,
+so files of other programs in it were quarantined.
 
 Source: an attack. The view has the former name of a renamed table, as in apache/iceberg #7052.
 """
@@ -34,7 +34,7 @@ OTHERS = ("landing/invoices.csv", "landing/2026/more.csv", "_checkpoints/x.bin",
 
 @dataclass
 class SharedLocation:
-    """A table with files of others, and with metadata of another uuid, in its location."""
+    """A table whose location contains files of other programs, and metadata of another uuid."""
 
     house: Lakehouse
     metadata: str
@@ -84,7 +84,7 @@ def test_accepted_dead_uuid_releases_only_metadata_of_that_table(shared: SharedL
 
 
 def test_apply_of_plan_from_earlier_release_keeps_foreign_files(shared: SharedLocation, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its rows are checked again by the apply."""
+    """The apply checks each row of the plan again."""
     house = shared.house
     shared.accept(house.plan())
     house.now += timedelta(days=1)

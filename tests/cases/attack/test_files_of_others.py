@@ -1,4 +1,4 @@
-"""A table's location is believed only for files that its writers may have made.
+"""A table claims only those files in its location that Iceberg writers may have created.
 
 A user who may create a table, or set `write.data.path`, made another team's directory garbage. Data
 of other formats under a location was garbage too, and so were the files of a batch that `add_files`
@@ -51,7 +51,7 @@ def write_all(folder: Path, names: Sequence[str], at: datetime) -> set[Path]:
 
 @dataclass
 class FirstRun:
-    """The first run of a storage in which tables claim directories of others."""
+    """The first run of a storage in which tables claim directories of other programs."""
 
     house: Lakehouse
     iceberg: LakeBuilder
@@ -163,7 +163,7 @@ class LaterRuns:
 
 @pytest.fixture(scope="module")
 def later_runs(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> LaterRuns:
-    """A table is created after an accepted run, over files that could be its own by their names."""
+    """After an accepted run, a table is created over files whose names its writers could have chosen."""
     house = Lakehouse(spark, tmp_path_factory.mktemp("claims"), settings={"gates": {"max_delete_share": 1.0}}, now=days_ago(9))
     iceberg = LakeBuilder(house.root)
     iceberg.table("db.first", days_ago(40)).append(days_ago(30))
@@ -253,7 +253,7 @@ def test_claim_age_survives_a_refused_run_of_the_same_date(spark: SparkSession, 
 def test_foreign_file_quarantined_by_an_earlier_release_is_not_purged(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Plans of earlier releases quarantined files of others, which wait for an acceptance or a restore."""
+    """Plans of earlier releases quarantined foreign files, which wait until a user accepts or restores them."""
     house = Lakehouse(spark, tmp_path, settings={"gates": {"max_delete_share": 1.0}}, now=days_ago(5))
     iceberg = LakeBuilder(house.root)
     table = iceberg.table("db.t", days_ago(40))

@@ -1,4 +1,4 @@
-"""A key that a bucket can store and its trash cannot name does not block its storage.
+"""A key that fits in a bucket, but is too long in its trash, does not block the plans of the storage.
 
 Before, an object of 992 bytes got the outcome `failed` in each apply, and the gate `unfinished_apply` refused all later plans.
 

@@ -95,7 +95,7 @@ def reasons(*paths: Path) -> list[str | None]:
 
 
 def test_file_under_a_private_directory_is_reported_as_hidden(home: Path) -> None:
-    """Below it, the directory counted as missing, so that names were compared."""
+    """Before, the directory counted as missing, so that only the names of files were compared."""
     (home / "private/data").mkdir(parents=True)
     (home / "open").mkdir()
     (home / "open/file").touch()

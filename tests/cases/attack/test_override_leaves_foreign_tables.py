@@ -110,7 +110,7 @@ def test_accepted_table_is_garbage_after_an_override(shared: SharedLocation) -> 
 
 
 def test_override_does_not_purge_files_quarantined_from_foreign_table_location(shared: SharedLocation) -> None:
-    """The other catalog may have named the file before it was quarantined."""
+    """The other catalog may have referenced the file before it was quarantined."""
     house = shared.house
     metadata = [house.warehouse / key for key in shared.files_of_stranger() if key.endswith(".metadata.json")]
     contents = [(path, path.read_bytes()) for path in metadata]
@@ -132,7 +132,7 @@ def test_override_does_not_purge_files_quarantined_from_foreign_table_location(s
 
 
 def test_override_keeps_files_of_table_written_by_a_second_catalog(shared: SharedLocation) -> None:
-    """Its own garbage waits too, because the second catalog may use it."""
+    """The garbage of the known table waits too, because the second catalog may use it."""
     house, lake = shared.house, shared.lake
     accept_dead_table(house.config, house.clock, shared.stranger.uuid, f"file://{house.warehouse}/db/t/inside/", "ada")
     second = LakeBuilder(house.root, "second", "second.db")

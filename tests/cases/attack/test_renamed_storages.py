@@ -1,4 +1,4 @@
-"""Storages and lakes change their names in `lakes.yaml`.
+"""Storages and lakes get other names in `lakes.yaml`.
 
 Case attack/03: a renamed storage lost its quarantine, plans, approvals and accepted runs, and two
 storages that swapped names read each other's. A storage is known by its location and the id in its

@@ -1,4 +1,4 @@
-"""A few kilobytes of Icechunk or lakeFS metadata name gigabytes, because parts are repeated.
+"""A few kilobytes of Icechunk or lakeFS metadata decode to gigabytes, because parts are repeated.
 
 Relatives of attack/01: FlatBuffers offsets may share a target, keys of an SSTable share the start of
 the key before them, and the index of an SSTable may repeat a block.
@@ -71,7 +71,7 @@ class LongKeys(TableWriter):
 
 
 class RepeatedBlock(TableWriter):
-    """Writer of an index that names one data block many times."""
+    """Writer of an index that lists one data block many times."""
 
     def _block(self, pairs: Iterable[tuple[bytes, bytes]], restart_interval: int | None = None) -> bytes:
         pairs = list(pairs)

@@ -111,7 +111,7 @@ def test_accept_command_in_the_note_releases_view_metadata(dropped: DroppedView)
 
 
 def test_all_metadata_versions_of_a_dropped_view_are_kept(dropped: DroppedView) -> None:
-    """Also one between the last run and the drop."""
+    """This includes a version written between the last run and the drop."""
     write_view(dropped.view.with_name("00002-v.gz.metadata.json"), 2)
     write_view(dropped.view.with_name("00003-v.gz.metadata.json"), 41)
     assert dropped.plan(2) == dropped.leftovers

@@ -145,7 +145,7 @@ def test_unreadable_table_with_name_of_dropped_table_protects_files(spark: Spark
 
 
 def test_hidden_table_files_stay_live_if_a_copy_with_equal_uuid_is_listed(spark: SparkSession, tmp_path: Path) -> None:
-    """`register_table` gives a table a second name. Its files after that were planned as garbage of the copy."""
+    """`register_table` gives a table a second name. Files written after that were planned as garbage of the copy."""
     house = Lakehouse(spark, tmp_path)
     lake = LakeBuilder(house.root)
     table, other = (lake.table(f"db.{name}", days_ago(40)) for name in ("orders", "other"))

@@ -35,7 +35,7 @@ def test_locations_of_undecodable_metadata_are_protected(spark: SparkSession, ne
     leftovers = {house.key(path) for path in sold.leftovers(days_ago(20), 2)}
     builder = NessieBuilder(nessie.uri, house.warehouse)
     main = builder.on()
-    # The files of this table are in a directory of the other lake, and only its metadata names it.
+    # The files of this table are in a directory of the other lake, which only this table's metadata references.
     data = f"file://{house.warehouse}/db/sold/apart"
     newer = main.new("shop.newer", location=f"file://{house.warehouse}/metadata_only", properties={"write.data.path": data})
     main.date_files(LONG_AGO)

@@ -1,4 +1,4 @@
-"""One object that cannot be read as expected affects itself, and no other table of its lake.
+"""One object that cannot be read as expected does not affect other tables of the lake.
 
 One lake has a view under the former name of a renamed table (iceberg/01), manifests that are longer than their lists state
 (iceberg/03), a property with a duration instead of milliseconds (iceberg/06), and JSON with values of wrong types under a table location

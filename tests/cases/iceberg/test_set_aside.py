@@ -75,7 +75,7 @@ def story(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Stor
     house = Lakehouse(spark, tmp_path_factory.mktemp("aside"), settings={"gates": {"max_delete_share": 1.0}})
     lake = LakeBuilder(house.root)
     tables = {name: lake.table(f"db.{name}", days_ago(40)) for name in ("good", "newer", "gone", "torn")}
-    # The metadata names a directory outside the table's location, which another table claims too.
+    # The metadata references a directory outside the table's location, which another table claims too.
     tables["apart"] = lake.table(
         "db.apart",
         days_ago(40),

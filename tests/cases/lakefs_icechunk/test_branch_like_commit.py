@@ -1,4 +1,4 @@
-"""A branch named like the beginning of a commit id was refused, although lakeFS lists the branch.
+"""A branch whose name is the beginning of a commit id was refused, although lakeFS lists the branch.
 
 Source: lakeFS 1.84 and `pkg/graveler/ref/resolve_ref.go`. Since bda47d713 (December 2022, lakeFS #4743) the order is: complete commit
 id, branch, tag, beginning of a commit id. Names such as `e`, `cafe` and `123` are common.
@@ -40,7 +40,7 @@ def test_staged_objects_of_branch_named_like_a_commit_are_found(builder: Reposit
 
 
 def test_branch_named_like_a_commit_is_read_without_staged_objects(builder: RepositoryBuilder) -> None:
-    """Its listing equals that of the commit, so only the staging area shows that the server found the branch."""
+    """Branch and commit have equal listings, so only the staging area shows that the server found the branch."""
     builder.branch("822b")
     with serve(builder.repository) as (lake, _):
         assert "822b" in {ref.ref_name for ref in lake.freeze(NOW).refs}

@@ -90,7 +90,7 @@ def test_virtual_file_may_exist_under_encoded_or_decoded_name(house: Lakehouse) 
 
 
 def test_missing_name_variants_of_existing_external_file_are_not_unknown(house: Lakehouse) -> None:
-    """They would make existing files of the repository suspects of being old copies."""
+    """Otherwise, existing files of the repository would be suspected of being old copies."""
     virtual = VirtualFiles(house, house.root / "netcdf")
     assert not virtual.run(0).failed_gates
     assert house.summary("live_files", "weather")["unknown_addresses"] == 0

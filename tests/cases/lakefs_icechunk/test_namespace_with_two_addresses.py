@@ -1,4 +1,4 @@
-"""Live objects were planned if the server names the storage namespace by another address than `location`.
+"""Live objects were planned if the server has another address for the storage namespace than `location`.
 
 A gateway serves the disk as `s3://lake/`, or `location` has an access point. REST listings and full addresses of commits have the
 server's address. The server's own list of uncommitted objects misses identical content that was uploaded again (H5) and all full
@@ -24,7 +24,7 @@ LOCATION = "s3://ml-access-point-s3alias/"
 
 
 class TwoStorages(Lakehouse):
-    """A disk, and a bucket with the name of that of the server."""
+    """A disk, and a bucket with the name of the server's bucket."""
 
     @property
     def config(self) -> Config:
@@ -34,7 +34,7 @@ class TwoStorages(Lakehouse):
 
 
 class GatewayRepository(FakeRepository):
-    """A repository whose files the server names in a bucket."""
+    """A repository whose files have addresses in a bucket on the server."""
 
     def listed_address(self, item: FakeObject) -> str:
         return item.address if item.is_full else f"{self.storage_namespace}/{item.address}"

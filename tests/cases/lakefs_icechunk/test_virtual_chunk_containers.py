@@ -1,6 +1,6 @@
 """Chunks that another repository reads by `vcc://NAME/PATH` were planned, and later purged.
 
-`reader` names three chunks of `source` by its virtual chunk containers, also with `..` and `./` in the path and a space in the
+`reader` references three chunks of `source` through its virtual chunk containers, also with `..` and `./` in the path and a space in the
 name. The policy of `source` expires the commit of these chunks. Source: design-docs/014 of earth-mover/icechunk, whose own example
 is a container on the chunks of another repository.
 """
@@ -65,9 +65,9 @@ def house(spark: SparkSession, tmp_path: Path) -> Repositories:
 
 
 def test_chunks_referenced_through_a_virtual_chunk_container_are_kept(house: Repositories) -> None:
-    """The fourth chunk of the expired commit is garbage. An unknown name makes the repository unreadable, until it is defined again.
+    """The fourth chunk of the expired commit is garbage. An undefined container makes the repository unreadable until it is defined again.
 
-    That needs no other run date, although the refs of a date are read only once.
+    This works on the same run date, although the refs of a date are read only once.
     """
     expired = {path.name for path in (house.warehouse / "source" / "chunks").iterdir()} - current_chunks(house)
     assert expired > SHARED

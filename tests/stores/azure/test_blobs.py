@@ -82,7 +82,7 @@ def test_blob_with_a_snapshot_is_denied(bench: AzureBench) -> None:
 
 
 def test_blob_without_version_id_is_denied_in_versioned_mode(bench: AzureBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The version that its delete keeps would have an id that no record has."""
+    """Its delete would keep a version with an id that is not in any record."""
     monkeypatch.setattr(AzureBucket, "versioning", lambda _, __: Versioning("Enabled"))
     bench.put("t/a", b"x")
     row = replace(QuarantineBench(bench, "versioned").plan_row("t/a"), version_id="null")
@@ -145,7 +145,7 @@ def test_blob_name_with_dot_component_is_denied_without_a_request(bench: AzureBe
 
 
 def test_current_version_is_deleted_with_its_blob(bench: AzureBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Azurite has no versions, so their answers are imitated."""
+    """Azurite has no versions, so the test simulates responses of an account with versions."""
     bench.put("t/a", b"x")
     bucket, deleted = bucket_of(bench), list[dict[str, Any]]()
     real_properties, real_delete = BlobClient.get_blob_properties, BlobClient.delete_blob
@@ -211,7 +211,7 @@ def test_batch_response_parts_are_matched_by_id(bench: AzureBench, monkeypatch: 
         (batch_part(0, ACCEPTED), batch_part(0, BUSY)),
         (batch_part(0, b"no answer"),),
     ],
-    ids=["none", "no id", "other id", "two", "unreadable"],
+    ids=["no part", "part without id", "part with unknown id", "two parts", "unreadable part"],
 )
 def test_blob_missing_from_the_batch_response_has_unknown_outcome(
     bench: AzureBench, parts: tuple[bytes, ...], monkeypatch: pytest.MonkeyPatch
@@ -442,7 +442,7 @@ def test_server_that_ignores_etags_is_refused(bench: AzureBench, monkeypatch: py
     assert bench.everything() == set()
 
 
-@pytest.mark.parametrize("fault", [answer_slow_down, drop_request, drop_answer], ids=["503", "no request", "no answer"])
+@pytest.mark.parametrize("fault", [answer_slow_down, drop_request, drop_answer], ids=["503", "lost request", "lost response"])
 def test_failed_account_probe_raises_an_error_without_a_verdict(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (probe, azure_bucket):
         monkeypatch.setattr(module, "pause_before_retry", lambda _: None)

@@ -108,7 +108,7 @@ def for_every_request(
 
 
 @every_case
-@pytest.mark.parametrize("fault", [drop_request, drop_answer, cut_body], ids=["lost request", "lost answer", "truncated answer"])
+@pytest.mark.parametrize("fault", [drop_request, drop_answer, cut_body], ids=["lost request", "lost response", "truncated response"])
 def test_lost_request_or_response_does_not_change_outcomes(wire: Wire, action: Action, mode: QuarantineMode, fault: Fault) -> None:
     def check(bench: AzureBench, found: list[Result]) -> None:
         assert [result.verdict for result in found] == ["done"] * len(KEYS), found
@@ -159,7 +159,7 @@ def test_unconditional_delete_is_not_retried(wire: Wire) -> None:
         assert len(wire.requests) == 2
 
 
-@pytest.mark.parametrize("fault", [drop_answer, cut_body], ids=["lost", "truncated"])
+@pytest.mark.parametrize("fault", [drop_answer, cut_body], ids=["lost response", "truncated response"])
 def test_listing_is_complete_after_a_damaged_page(wire: Wire, fault: Fault) -> None:
     with open_rows(wire, "quarantine", "trash") as (bench, _):
         for number in count(1):

@@ -78,7 +78,7 @@ def test_change_role_detects_versioning_with_a_canary_blob(writes_versions: bool
 
 
 def test_blob_from_before_versioning_is_denied_with_reason() -> None:
-    """The version that its delete keeps would have an id that no record has."""
+    """Its delete would keep a version with an id that is not in any record."""
     with open_versions({"b": FIRST}) as bench:
         bench.put("a", b"x")
         bench.put("b", b"x")

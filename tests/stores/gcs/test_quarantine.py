@@ -439,7 +439,7 @@ def test_object_replaced_during_a_read_is_not_reported_as_missing(wire: Wire) ->
 
 
 def test_missing_credentials_are_reported_as_permission_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """An address in a lake may name this store although no storage is in it."""
+    """An address in a lake may point to this store although no storage is in it."""
     monkeypatch.setattr("gc_assets.gcs.client._missing_until", [0.0])
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "none.json"))
     objects = open_store("gs://bucket/", Connections.of(own_server().settings.model_copy(update={"prices": {}}))).objects

@@ -93,7 +93,7 @@ def fill(bench: S3Bench) -> None:
     bench.client.put_object(Bucket=bench.bucket, Key=bench.prefix.rstrip("/") + "-beside", Body=b"outside")
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["plain", "versions"])
+@pytest.fixture(scope="module", params=[False, True], ids=["unversioned", "versioned"])
 def bench(request: pytest.FixtureRequest) -> Iterator[S3Bench]:
     with open_s3_bench("ceph", versioned=request.param) as bench:
         fill(bench)
@@ -335,9 +335,9 @@ def _remove(name: str, content: bytes) -> bytes | None:
 
 
 DAMAGED: dict[str, tuple[dict[str, Any], str]] = {
-    "cut": ({"spoil": _cut}, "bytes, expected"),
-    "flipped": ({"spoil": _flip_bit}, "its MD5 is"),
-    "gone": ({"spoil": _remove}, "No such file"),
+    "truncated file": ({"spoil": _cut}, "bytes, expected"),
+    "flipped bit": ({"spoil": _flip_bit}, "its MD5 is"),
+    "missing file": ({"spoil": _remove}, "No such file"),
     "of another bucket": ({"rows": [row("lake/a", bucket="other")]}, "a row belongs to bucket 'other', expected 'source'"),
     "without a size": ({"rows": [row("lake/a", size=None)]}, "the row of b'a' has no size_bytes"),
     "with a size of text": ({"rows": [row("lake/a", size="large")]}, "'large'"),

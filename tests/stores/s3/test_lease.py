@@ -30,7 +30,7 @@ FIRST_LEASE = ".gc-assets/lease/000000000001.json"
 RACES = example_count(7, 12)
 
 
-@pytest.fixture(params=[False, True], ids=["plain", "versions"])
+@pytest.fixture(params=[False, True], ids=["unversioned", "versioned"])
 def bench(request: pytest.FixtureRequest) -> Iterator[S3Bench]:
     with open_s3_bench("ceph", versioned=request.param) as opened:
         yield opened

@@ -240,7 +240,7 @@ def test_object_from_before_versioning_is_quarantined_and_purged() -> None:
 
 
 def test_key_too_long_for_the_trash_is_denied(plain: S3Bench) -> None:
-    """A copy of it has a name above 1,024 bytes, which the server refuses in every attempt."""
+    """The key of its copy exceeds 1,024 bytes, which the server refuses in every attempt."""
     plan_id, limit = "0" * 64, plain.store.max_key_bytes("trash")
     assert limit is not None
     assert [plain.store.max_key_bytes(mode) for mode in ("versioned", "deferred")] == [None, None]
@@ -385,7 +385,7 @@ def test_many_delete_markers_hide_an_older_version_after_a_purge(versions: S3Ben
         (cut_body, "done"),
         (drop_answer, "done"),
     ],
-    ids=["error", "error_in_200", "cut", "dropped"],
+    ids=["error", "error_in_200", "truncated_response", "dropped_response"],
 )
 def test_failed_copy_does_not_delete_the_object_and_is_retried(plain: S3Bench, fault: Any, first: str) -> None:
     plain.put("a", b"bytes")
@@ -422,7 +422,7 @@ def test_damaged_copy_in_the_trash_counts_as_lost_and_is_left_alone(plain: S3Ben
 
 
 def test_restore_of_an_object_still_in_place_is_done(plain: S3Bench) -> None:
-    """Otherwise an interrupted apply would move an object away that a lake needs again."""
+    """Otherwise an interrupted apply would remove an object that a lake needs again."""
     plain.put("a", b"bytes")
     rows = plan_rows(plain, "a")
     plain.put(f".gc-assets/trash/{PLAN}/a", b"other")
