@@ -135,7 +135,7 @@ def test_directory_with_another_lake_is_refused(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "lake").iterdir()] == ["precious"]
 
 
-def test_demo_has_old_and_young_files(demo: Path) -> None:
+def test_most_demo_files_are_older_than_the_grace_period(demo: Path) -> None:
     platform = load_platform({}, str(demo / "lakes.yaml"))
     files = [path for path in (demo / "lake").rglob("*") if path.is_file()]
     young = [path for path in files if path.stat().st_mtime > (platform.clock.now() - timedelta(hours=72)).timestamp()]

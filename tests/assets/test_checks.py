@@ -140,7 +140,7 @@ def test_filter_check_probes_live_keys_of_all_lakes(context: RunContext) -> None
     }
 
 
-def test_filter_check_fails_if_filter_misses_live_keys_of_one_lake(context: RunContext) -> None:
+def test_filter_check_reads_key_hashes_of_live_metadata_files(context: RunContext) -> None:
     publish_live_set(context, "sales", {"warehouse": ["a", "b"]})
     publish_live_set(context, "weather", {"warehouse": ["c"]})
     assert verdict(checks.HOLDS_LIVE_KEYS, context, publish_filter(context, ["a", "b", "c"])).passed

@@ -133,7 +133,7 @@ def test_card_offers_no_approval_if_failed_gate_cannot_be_overridden(tmp_path: P
     assert "Approve before" not in text
 
 
-def test_refused_plan_cannot_be_approved_after_its_deadline(tmp_path: Path) -> None:
+def test_refused_plan_cannot_be_approved_after_the_deadline(tmp_path: Path) -> None:
     plan = plan_of(at := on_page(tmp_path, "approve"), max_delete_bytes=1)
     late = replace(at, clock=Clock(plan.header.approve_before))
     assert "**Cannot be approved** since 2026-03-15 09:30 UTC. Launch the job `run` for a new plan" in join_lines(card(late, plan))
@@ -158,7 +158,7 @@ def test_card_reports_unreadable_tables(tmp_path: Path) -> None:
     assert f"- **Unreadable**, so its claimed files are not planned: {found}" in text
 
 
-def test_approved_plan_without_actions_has_nothing_to_apply(tmp_path: Path) -> None:
+def test_card_of_an_approved_plan_without_actions_offers_no_apply(tmp_path: Path) -> None:
     at = on_page(tmp_path, "approve")
     gate = GateResult(name="live_drop", passed=False, message=f"30 % fewer. {OVERRIDE.format(name='live_drop')}", overridable=True)
     plan = plan_of(at, files=0, gates=(gate,))

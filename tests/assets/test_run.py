@@ -206,7 +206,7 @@ def test_metadata_contains_column_lineage(run_result: dg.ExecuteInProcessResult)
     assert found["warehouse/storage_inventory"] is None
 
 
-def test_repeated_run_has_the_same_plan(copy_platform: Callable[..., Platform]) -> None:
+def test_repeated_run_makes_an_identical_plan(copy_platform: Callable[..., Platform]) -> None:
     at = copy_platform()
     before = plan_of(at)
     result = run(at, "run", selection=[PLAN])

@@ -25,7 +25,7 @@ def test_sweeps_of_all_storages_start_before_plans() -> None:
     assert priorities["deletion_plan"] < min(priorities[name] for name in ("live_filter", "storage_inventory", "orphan_files"))
 
 
-def test_plan_depends_only_on_the_sweep_of_one_storage() -> None:
+def test_plan_does_not_depend_on_the_sweep_of_another_storage() -> None:
     """A storage that cannot be listed does not stop the plans of the others."""
     dates = run_dates(Clock(NOW), NOW.date())
     assets = storage_assets(CONFIG, CONFIG.storages[0], dates)

@@ -51,7 +51,7 @@ def test_every_table_version_lists_all_files_and_one_snapshot(lake: Lake) -> Non
         assert all(file.exists() for file in files)
 
 
-def test_every_branch_has_its_own_commit(lake: Lake) -> None:
+def test_every_branch_has_a_separate_commit(lake: Lake) -> None:
     found = heads(lake.builder())
     assert len(set(found.values())) == SIZE.refs + 1
 

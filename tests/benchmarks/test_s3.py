@@ -52,7 +52,7 @@ def log(ceph: S3Server) -> AccessLog:
     return access_log
 
 
-def test_pyiceberg_reads_an_uploaded_lake_with_all_its_files(lake: S3Lake, ceph: S3Server, tmp_path: Path) -> None:
+def test_pyiceberg_reads_all_files_of_an_uploaded_lake(lake: S3Lake, ceph: S3Server, tmp_path: Path) -> None:
     properties = lake.config_on(ceph, tmp_path)["lakes"][0]["catalog"]
     found = {f"s3://{BUCKET}/{PREFIX}{key}" for key, _ in listing.build_boto3_listing(ceph, BUCKET, PREFIX)()}
     for name in lake.table_names():

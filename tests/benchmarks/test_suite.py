@@ -122,7 +122,7 @@ def test_verdict_of_an_unmeasured_row_is_failed_or_skipped() -> None:
         ("files/s", 5_000, "5,000 files/s"),
     ],
 )
-def test_value_is_printed_with_its_unit(unit: Unit, target: float, text: str) -> None:
+def test_values_are_printed_with_units(unit: Unit, target: float, text: str) -> None:
     assert list(format_rows([row(unit=unit, target=target)], {}))[-1] == f"| `a` | title of a | {text} | one |  |"
 
 
@@ -326,7 +326,7 @@ def fail(_: Setup, __: Sequence[Row]) -> Samples:
     raise RuntimeError("the peer found another number")
 
 
-def test_failed_row_does_not_stop_the_others(tmp_path: Path) -> None:
+def test_failed_row_does_not_stop_other_rows(tmp_path: Path) -> None:
     rows = [row("a", group="broken"), row("b"), row("c", group="broken")]
     groups = {"broken": Group(fail, 1), "one": fixed_group(1.0, 1.5)}
     messages: list[str] = []
@@ -337,7 +337,7 @@ def test_failed_row_does_not_stop_the_others(tmp_path: Path) -> None:
     assert any("failed: RuntimeError" in line for line in messages)
 
 
-def test_row_that_fails_in_its_second_repeat_keeps_the_first_sample(tmp_path: Path) -> None:
+def test_row_that_fails_in_the_second_repeat_keeps_the_first_sample(tmp_path: Path) -> None:
     (found,) = measure_rows([row()], Setup(tmp_path), 2, lambda _: None, groups={"one": fixed_group(1.0)})
     assert (found.verdict, found.values) == ("failed", [1.0])
     assert found.reason == "IndexError: pop from empty list"
@@ -419,7 +419,7 @@ def test_resumed_run_measures_only_missing_samples(tmp_path: Path) -> None:
     assert {one.outcome for one in found} == {"measured"}
 
 
-def test_skipped_row_keeps_its_earlier_samples(tmp_path: Path) -> None:
+def test_skipped_row_keeps_earlier_samples(tmp_path: Path) -> None:
     earlier = {"a": [Sample(value=1.0)]}
     (found,) = measure_rows([row()], Setup(tmp_path), 2, lambda _: None, quick=True, groups={"one": Group(fail, 121)}, earlier=earlier)
     assert (found.outcome, found.values) == ("skipped", [1.0])

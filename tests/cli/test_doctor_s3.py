@@ -155,9 +155,7 @@ def test_refused_credentials_are_reported(ceph: S3Server, tmp_path: Path, code: 
     assert way_out in f"{found['found']} {found['todo']}"
 
 
-def test_wrong_secret_is_reported_once_for_all_tables_and_once_for_the_storage(
-    versity: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_secret_is_one_problem_for_tables_and_storage(versity: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     at = BucketSetup(tmp_path, versity)
     at.add_tables("db.a", "db.b", "db.c", "db.d")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")

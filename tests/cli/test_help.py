@@ -18,7 +18,7 @@ def test_help_fits_80_columns(command: list[str], monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("command", sorted(cli.list_commands(click.Context(cli))))
-def test_every_command_shows_an_example_on_its_own_line(command: str) -> None:
+def test_help_of_every_command_shows_an_example_on_a_separate_line(command: str) -> None:
     text = CliRunner().invoke(cli, [command, "--help"]).output
     assert any(line.strip().startswith(f"gc-assets {command}") for line in text.splitlines())
     assert "\\b" not in text

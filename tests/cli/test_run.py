@@ -119,7 +119,7 @@ def test_all_output_formats_show_equal_rows(asset: str, lake_after_run: tuple[Sh
     assert f"{min(1, len(rows))} of {count_of(len(rows), 'row')}" in table.stderr
 
 
-def test_explain_traces_a_live_file_to_its_ref(lake_after_run: tuple[Shell, Result]) -> None:
+def test_explain_traces_a_live_file_to_a_branch_or_tag(lake_after_run: tuple[Shell, Result]) -> None:
     shell = lake_after_run[0]
     data = next(row for row in shell.json("show", "live_files") if row["kind"] == "data")
     (found,) = shell.json("explain", data["key"])

@@ -120,7 +120,7 @@ def _is_shortened(token: str, word: str) -> bool:
 
 
 @pytest.mark.parametrize("width", [20, 40])
-def test_wrapped_message_keeps_its_indentation(width: int) -> None:
+def test_wrapped_message_keeps_indentation(width: int) -> None:
     found = wrap("  storages[0].grase: unknown key; did you mean grace?", width)
     assert all(line.startswith("  ") and len(line) <= width for line in found)
     assert " ".join(line.strip() for line in found) == "storages[0].grase: unknown key; did you mean grace?"

@@ -57,7 +57,7 @@ def test_commit_selects_cells_of_installed_pythons_only() -> None:
     assert cell_of_commit(1, lambda version: None) is None
 
 
-def test_missing_interpreter_is_not_found() -> None:
+def test_interpreter_is_found_only_for_installed_versions() -> None:
     assert find_interpreter("2.99") is None
     assert any(find_interpreter(version) for version in PYTHONS)
 

@@ -142,7 +142,7 @@ def test_session_with_failed_preparation_is_not_reused(tmp_path: Path, monkeypat
     assert server.open(pool, A) not in server.closed
 
 
-def test_connection_errors_are_raised(tmp_path: Path) -> None:
+def test_unexpected_session_errors_are_raised(tmp_path: Path) -> None:
     server, pool = Server(refused="CONNECT"), SessionPool(tmp_path)
     server.closed.add(server.open(pool, A))
     with pytest.raises(PySparkException):

@@ -48,7 +48,7 @@ def test_copy_object_is_counted_as_copy(ceph: S3Server) -> None:
     assert tally.sent == Requests({"COPY": 1, "HEAD": 1}, 5.0 / 1e6)
 
 
-def test_operation_maps_to_its_billing_category() -> None:
+def test_s3_operations_map_to_billing_categories() -> None:
     categories = {"ListParts": "LIST", "GetBucketVersioning": "GET", "UploadPartCopy": "COPY", "UploadPart": "PUT"}
     categories |= {"CompleteMultipartUpload": "PUT", "AbortMultipartUpload": "DELETE", "DeleteObjects": "DELETE"}
     assert {operation: request_kind(operation) for operation in categories} == categories

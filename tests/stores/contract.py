@@ -303,7 +303,7 @@ def test_trash_listing_contains_quarantined_objects_with_identities(act: Quarant
     assert act.bench.store.trashed_etag(PLAN, "other") is None
 
 
-def test_unchanged_and_listed_objects_are_complete(bench: Bench) -> None:
+def test_incremental_listing_finds_unchanged_and_new_objects(bench: Bench) -> None:
     for number in range(12):
         bench.put(f"data/{number % 4}/{number}", b"x")
     settled = datetime.now(UTC) + timedelta(hours=1)
@@ -439,7 +439,7 @@ def run_concurrently(work: Callable[..., Any], arguments: Sequence[tuple[Any, ..
 
 
 @pytest.mark.axiom("conditional_change")
-def test_change_applies_only_to_the_object_that_was_read(conditional: Bench) -> None:
+def test_edit_applies_only_to_the_version_that_was_read(conditional: Bench) -> None:
     editable, name = conditional.store.editable, address(conditional.store, "t/a")
     conditional.put("t/a", b"read")
     _, etag = editable.read_with_etag(name)
@@ -700,7 +700,7 @@ def test_released_lease_frees_the_storage(bench: Bench) -> None:
 @pytest.mark.parametrize(
     "passed, expires", [(LEASE_DURATION / 2, LEASE_DURATION), (LEASE_DURATION / 2 + TICK, LEASE_DURATION * 1.5 + TICK)]
 )
-def test_check_extends_the_lease_after_half_its_duration(bench: Bench, passed: timedelta, expires: timedelta) -> None:
+def test_check_extends_the_lease_after_half_the_duration(bench: Bench, passed: timedelta, expires: timedelta) -> None:
     later(take(bench), passed).check()
     holder = bench.store.holder()
     assert holder is not None

@@ -126,7 +126,7 @@ def test_text_of_a_sql_function_is_not_treated_as_address(runs: Runs) -> None:
     assert not any("udf" in note for note in runs.notes)
 
 
-def test_table_is_unreadable_while_a_link_to_its_metadata_is_broken(spark: SparkSession, nessie: Server, tmp_path: Path) -> None:
+def test_table_is_unreadable_while_the_link_to_the_metadata_is_broken(spark: SparkSession, nessie: Server, tmp_path: Path) -> None:
     house = Lakehouse(spark, tmp_path, now=next_noon(days=30), settings={"gates": GATES})
     builder = NessieBuilder(nessie.uri, house.warehouse)
     builder.on().new("db.good")

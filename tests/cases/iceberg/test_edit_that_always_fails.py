@@ -104,7 +104,7 @@ def test_doctor_checks_the_right_to_commit(spark: SparkSession, tmp_path: Path) 
     assert table.metadata_location == before
 
 
-def test_table_that_pyiceberg_cannot_load_keeps_its_history(spark: SparkSession, tmp_path: Path) -> None:
+def test_history_of_table_that_pyiceberg_cannot_load_is_kept(spark: SparkSession, tmp_path: Path) -> None:
     house = Lakehouse(spark, tmp_path, settings={"gates": {"max_delete_share": 1.0}})
     builder = LakeBuilder(tmp_path)
     fine = expiring_table(builder, "db.fine")

@@ -108,7 +108,7 @@ def move(table: Table) -> dict[str, Any]:
         pytest.param(move, id="another-location"),
     ],
 )
-def test_other_metadata_of_an_unknown_table_refuses_the_plan(
+def test_unknown_table_metadata_beyond_a_failed_creation_refuses_the_plan(
     spark: SparkSession, tmp_path: Path, change: Callable[[Table], dict[str, Any]]
 ) -> None:
     table = Table(spark, tmp_path)

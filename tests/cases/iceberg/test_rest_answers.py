@@ -143,7 +143,7 @@ class FakeHive:
         self._get_glue_table = lambda database_name, table_name: {"Parameters": parameters, "Name": (database_name, table_name)}
 
 
-def test_metadata_address_of_glue_table_is_read_from_its_parameters() -> None:
+def test_metadata_address_of_glue_table_is_read_from_table_parameters() -> None:
     client = cast("Catalog", FakeHive({"metadata_location": "s3://b/t/metadata/1.metadata.json"}))
     assert read_raw_pointer(client, ("db", "t")) == RawPointer("s3://b/t/metadata/1.metadata.json")
 

@@ -144,7 +144,7 @@ def test_blob_name_with_dot_component_is_denied_without_a_request(bench: AzureBe
     assert bench.get("t/a") == b"another blob"
 
 
-def test_current_version_is_deleted_with_its_blob(bench: AzureBench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_current_version_is_deleted_together_with_the_blob(bench: AzureBench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Azurite has no versions, so the test simulates responses of an account with versions."""
     bench.put("t/a", b"x")
     bucket, deleted = bucket_of(bench), list[dict[str, Any]]()

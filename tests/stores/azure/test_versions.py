@@ -87,7 +87,7 @@ def test_blob_from_before_versioning_is_denied_with_reason() -> None:
         assert bench.get("a") == b"x"
 
 
-def test_archived_blob_is_denied_because_its_version_cannot_be_copied_back() -> None:
+def test_archived_blob_is_denied_in_an_account_with_versions() -> None:
     with open_versions({"a": FIRST}) as bench:
         bench.put("a", b"x")
         bench.client.get_blob_client(bench.prefix + "a").set_standard_blob_tier("Archive")

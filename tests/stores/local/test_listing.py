@@ -116,7 +116,7 @@ def test_exhausted_budget_returns_remaining_work(tmp_path, monkeypatch):
     assert done + sum(step.objects.num_rows for step in rest) == 20
 
 
-def test_small_storage_is_one_task(tmp_path):
+def test_small_storage_is_listed_in_one_task(tmp_path):
     for number in range(50):
         write(tmp_path, f"t/{number}/x", b"")
     assert len(plan_listing(str(tmp_path), 8)) == 1

@@ -194,7 +194,7 @@ class TestTrash:
         assert verdict(tmp_path, "trash", planned) == "changed"
         assert {key: content for key, (content, _) in contents(tmp_path).items()} == {"a": b"committed just now"}
 
-    def test_file_moved_by_an_abandoned_attempt_is_done(self, tmp_path, monkeypatch):
+    def test_file_moved_by_an_abandoned_attempt_has_the_outcome_done(self, tmp_path, monkeypatch):
         """Otherwise the copy in the trash would not be recorded."""
         planned, look = plan(tmp_path, write(tmp_path, "a").name), Entry.identity
 

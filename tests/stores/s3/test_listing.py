@@ -108,7 +108,7 @@ def test_split_keys_divide_a_flat_prefix(monkeypatch: pytest.MonkeyPatch) -> Non
         assert max(shares) < 25
 
 
-def test_storage_with_few_split_keys_is_one_task() -> None:
+def test_storage_with_few_split_keys_is_listed_in_one_task() -> None:
     with open_s3_bench("ceph") as bench:
         put_all(bench, ["a/1", "b/1", "c/1"])
         assert len(bench.store.plan_listing(2)) > 1
