@@ -79,7 +79,7 @@ class DiscoveredLake:
     """A lake that `gc-assets init` can write to `lakes.yaml`.
 
     Attributes:
-        name: Suggested name. Several discovered lakes may have the same one.
+        name: Suggested name, which may not be unique.
         entry: Lake entry for `lakes.yaml`, without `name`.
         locations: Folders that the lake uses now, and in which new tables are expected.
         note: Values that the user still has to fill in. Empty if the entry is complete.

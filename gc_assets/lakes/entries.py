@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-# Decoding a container gives one row for each child, i.e. for each object that it names. `address`
+# Decoding a container gives one row for each child, i.e. each object that it references. `address`
 # is absolute, with the spelling used in the container. The columns `size_bytes` and
 # `expected_entries` describe the child and are null if the container does not record them. The
 # column `entry_status` contains `added`, `existing` or `deleted`, or null if the format does not

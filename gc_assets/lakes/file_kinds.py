@@ -1,4 +1,4 @@
-"""File kinds: the role that a file has in its format. They are ordered by reference."""
+"""File kinds: the role of a file in its format. Files only reference files of later kinds."""
 
 from __future__ import annotations
 
@@ -35,17 +35,16 @@ class Kind:
     REPO_INFO = "repo_info"
     VIEW_METADATA = "view_metadata"
     # The following kinds are not files. A table or view owns every file under its `table_location`.
-    # Files under an `unlisted_location` have no known owner. A `table_uuid` (`urn:uuid:`) names the
-    # table or view that a metadata file describes. A `named_prefix` records that a container uses a
-    # prefix (`NamedPrefixes.reference`).
+    # Files under an `unlisted_location` have no known owner. A `table_uuid` (`urn:uuid:`)
+    # identifies the table or view that a metadata file describes. A `named_prefix` records that a
+    # container uses a prefix (`NamedPrefixes.reference`).
     TABLE_LOCATION = "table_location"
     UNLISTED_LOCATION = "unlisted_location"
     TABLE_UUID = "table_uuid"
     NAMED_PREFIX = "named_prefix"
 
 
-# These rows are not files. They appear in `manifest_entries` and among content roots, but never in
-# a live set.
+# These rows are not files. Containers and commits reference them, but they are never in a live set.
 LOCATION_KINDS = (Kind.TABLE_LOCATION, Kind.UNLISTED_LOCATION, Kind.TABLE_UUID, Kind.NAMED_PREFIX)
 FILE_KINDS: tuple[str, ...] = tuple(sorted(value for name, value in vars(Kind).items() if name.isupper()))
 

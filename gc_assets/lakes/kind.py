@@ -61,8 +61,8 @@ class MetadataPattern:
             raise any exception if the content is damaged. If None, a matching name is sufficient.
         noun: Name of such metadata in messages.
         file_kinds: File kinds of such metadata.
-        is_fragment: Returns True for content that is incomplete and useless to every reader. If
-            such a file is next to a live file of `file_kinds`, a failed write left it behind.
+        is_fragment: Returns True for incomplete content that no reader can use. If such a file is
+            next to a live file of `file_kinds`, a failed write left it behind.
     """
 
     names: str
@@ -75,14 +75,15 @@ class MetadataPattern:
 class TableRole(StrEnum):
     """Purpose of a kind-specific table in the stages that all kinds share."""
 
-    # Files of retained commits that the owner's rules release. The columns are `storage`, `key` and
-    # `deduplicated`, which is true if another reference still needs the file.
+    # Files of retained commits that rules of the owner allow to be deleted. The columns are
+    # `storage`, `key` and `deduplicated`, which is true if another reference still needs the file.
     RELEASED_FILES = "released_files"
     # Paths on branches that the owner's rules delete through commits. Columns include `branch` and
     # `path`. A second table with the suffix `_edits` lists the edits, with the columns of
     # `expiry_plan`.
     PATH_EDITS = "path_edits"
-    # Every snapshot ever seen, including expired ones. Verification marks use the same table.
+    # Every snapshot ever seen, including expired ones. The mark that an apply makes before it
+    # deletes anything uses the same table.
     HISTORY = "history"
 
 
@@ -189,7 +190,7 @@ class LakeKind:
         open: Builds a lake from its configuration, the editable objects and the configured storage
             locations. Importing the kind's libraries is left to this function.
         modules: Top-level modules that the extra installs.
-        describe_decoder: Names the library that decodes containers, for `gc-assets doctor`.
+        describe_decoder: Returns the library that decodes containers, for `gc-assets doctor`.
         describe_format: Describes the format of a frozen lake, for example its version, for
             `gc-assets doctor`.
         discover: Yields the lakes of this kind at a target. Imports the kind's libraries.
@@ -201,8 +202,8 @@ class LakeKind:
         retention_yaml: Commented `retention` section for new entries in lakes.yaml. It has the same
             effect as leaving the section out.
         describe_retention: Explains to users what a lake keeps. The arguments are the configuration
-            and a table's frozen properties (`CommitSource.properties`). The optional `source` names
-            the place from which the configured retention comes.
+            and the `CommitSource.properties` of a table. The optional `source` is the origin of the
+            configured retention.
         edits: How history is edited, or None if this kind never edits history.
         optional_tables: Optional shared tables of this kind, apart from `expiry_log`.
         kind_tables: Tables that only this kind has.
@@ -249,7 +250,7 @@ class LakeKind:
 
     @property
     def releases_files(self) -> bool:
-        """True if rules can release files of retained commits permanently."""
+        """True if rules can permit the deletion of files of retained commits."""
         return self.table_with(TableRole.RELEASED_FILES) is not None
 
     def has(self, table: Table) -> bool:
@@ -265,6 +266,6 @@ class LakeKind:
         return tuple(kind_table for kind_table in self.kind_tables if kind_table.when(config))
 
     def table_with(self, role: TableRole, config: LakeConfig | None = None) -> Table | None:
-        """Find the table with a role. Returns None if the kind, or the given lake, has none."""
+        """Find the table with a role, or return None if the kind or the given lake lacks it."""
         kind_tables = self.kind_tables if config is None else self.kind_tables_of(config)
         return next((kind_table.table for kind_table in kind_tables if kind_table.role == role), None)

@@ -114,7 +114,7 @@ def open_lake(config: LakeConfig, objects: EditableObjects, storages: Sequence[s
         storages: Locations of all configured storages.
 
     Raises:
-        UsageError: If a required library is missing. The message names the extra to install.
+        UsageError: If a required library is missing. The message shows the extra to install.
     """
     kind = kind_of(config)
     missing = missing_modules(kind)

@@ -18,7 +18,7 @@ class OtherFormat:
         name: Name for messages.
         sign: Regular expression for the keys of files that only this format writes. The only group,
             `root`, captures the directory of the dataset, which ends in `/` or is empty.
-        is_table: True if the gate `foreign_metadata` refuses plans because of such a file.
+        is_table: True if the plan check `foreign_metadata` fails because of such a file.
     """
 
     name: str

@@ -75,8 +75,8 @@ class CommitSource:
         address: Object or prefix to read.
         shard: Zero-based shard number.
         shards: Number of shards into which the address is divided.
-        properties: Frozen values that retention needs later. For Iceberg, these are the table
-            properties and `collect` (`true` or `false`). Tables outside the `tables` patterns have
+        properties: Values that retention needs later. For Iceberg, these are the table properties
+            and `collect` (`true` or `false`). Tables outside the `tables` patterns have
             `collect=false`: they are only read to protect their files.
         digest: Digest of the object that contains all commits of a table. If it is unchanged, so
             are the commits. None if the commits are spread over several objects.
@@ -218,8 +218,8 @@ class UnreadableTable:
 class NamedPrefixes:
     """Prefixes of addresses that containers refer to by name.
 
-    Icechunk's virtual chunk containers are an example. A lake can change a prefix at any time, so
-    the prefixes are frozen for a run. If one has changed, the containers that use it are decoded
+    Icechunk's virtual chunk containers are an example. A lake can change a prefix at any time, so a
+    run reads the prefixes only once. If one has changed, the containers that use it are decoded
     again.
 
     Attributes:
@@ -279,7 +279,7 @@ class RepositoryIdentity:
 
 @dataclass(frozen=True, slots=True)
 class FrozenRefs:
-    """Mutable state of a lake, frozen for one run.
+    """Mutable state of a lake, read once at the start of a run.
 
     Attributes:
         refs: All branches and tags with their heads.
@@ -351,13 +351,13 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """Immutable metadata object to decode, with what its parent records about it.
+    """Immutable metadata object to decode, with the values that its parent records.
 
     Attributes:
         size_bytes: Expected size. Decoding verifies it.
         expected_entries: Expected number of entries. Decoding verifies it.
         snapshot_id: Snapshot that added the container. For a content root, this is the commit.
-            Entries that do not name a snapshot inherit it.
+            Entries without a snapshot id inherit it.
     """
 
     address: str
@@ -423,7 +423,7 @@ class Lake(Protocol):
 
         Raises:
             LakeUnreadable: If anything else cannot be read, such as the list of tables. The message
-                names it.
+                identifies it.
         """
         ...
 
@@ -456,7 +456,7 @@ class Lake(Protocol):
         Args:
             refs: Frozen state of the run.
             commits: The whole commit graph, with the columns of `commit_graph`.
-            as_of: Time from which ages are counted.
+            as_of: Reference time for ages.
             grace_cutoff: Any commit newer than this time is retained.
         """
         ...
@@ -663,20 +663,20 @@ class BatchLake(Lake, Protocol):
     """Lake that decodes many small containers faster in a single call."""
 
     def decode_many(self, containers: Sequence[tuple[Container, bytes]]) -> list[pa.RecordBatch | FormatError]:
-        """Decode each container. In place of the rows, a result may be the error of `decode`."""
+        """Decode each container. A result is either the rows or the error that `decode` raises."""
         ...
 
 
 @runtime_checkable
 class PrefixedLake(Lake, Protocol):
-    """Lake whose containers use names for address prefixes."""
+    """Lake whose containers refer to address prefixes by name, such as Icechunk's `vcc://NAME/`."""
 
     def read_prefixes(self) -> NamedPrefixes:
         """Read the current prefixes. If that fails, the result contains the reason instead."""
         ...
 
     def with_prefixes(self, named_prefixes: NamedPrefixes) -> Lake:
-        """Return a copy of the lake that decodes containers with the frozen prefixes."""
+        """Return a copy of the lake that decodes containers with these prefixes."""
         ...
 
 
@@ -685,7 +685,7 @@ class UpgradableLake(Lake, Protocol):
     """Lake whose format can be upgraded in place. Its commits then come from another source."""
 
     def has_source(self, source: CommitSource) -> bool:
-        """Check if a frozen source belongs to the current format.
+        """Check if a source from an earlier `freeze` belongs to the current format.
 
         Raises:
             LakeUnreadable: If the current format cannot be determined.
@@ -831,7 +831,7 @@ def as_history_publisher(lake: Lake) -> HistoryPublisher | None:
 
 
 def with_prefixes(lake: Lake, named_prefixes: NamedPrefixes | None) -> Lake:
-    """Apply the frozen prefixes to the lake. Lakes without named prefixes are returned unchanged."""
+    """Return the lake with these prefixes. A lake without named prefixes is returned unchanged."""
     return lake.with_prefixes(named_prefixes) if isinstance(lake, PrefixedLake) and named_prefixes is not None else lake
 
 

@@ -143,7 +143,7 @@ def read_columns(raw: bytes, columns: Sequence[Column], expected_rows: int | Non
     except Exception as error:
         is_limit = isinstance(error, MemoryError) or (isinstance(error, WorkerDied) and error.is_limit)
         if is_limit or (aborted and not isinstance(error, TimeoutError | WorkerDied)):
-            raise ReaderAborted(f"a reader exceeded its limit of time or memory: {error}") from error
+            raise ReaderAborted(f"a reader exceeded its time or memory limit: {error}") from error
         raise  # The file is not at fault: the system killed the worker, or the machine is busy.
     if table.num_rows != rows:
         raise UnexpectedCount(table.num_rows, rows)
@@ -235,10 +235,10 @@ def _checked_blocks(raw: bytes, header: Header) -> Iterator[tuple[int, int, int]
     smallest, total = _smallest_record(header.metadata.get(b"avro.schema", b"")), 0
     for count, begin, end in _blocks(raw, header):
         if count * max(1, smallest) > end - begin:
-            raise ValueError(f"an Avro block of {end - begin:,} bytes states {count:,} records of at least {smallest:,} bytes")
+            raise ValueError(f"an Avro block of {end - begin:,} bytes cannot contain {count:,} records of at least {smallest:,} bytes")
         total += count
         if total > MAX_RECORDS:
-            raise ValueError(f"it states more than {MAX_RECORDS:,} records, which no manifest contains")
+            raise ValueError(f"its blocks declare more than {MAX_RECORDS:,} records, too many for a manifest")
         yield count, begin, end
 
 
@@ -268,7 +268,7 @@ def _smallest_value(schema: Any, named: dict[str, int | None]) -> int:
         return smallest
     kind, name = schema["type"], schema.get("name")
     if kind == "array" and _smallest_value(schema["items"], named) == 0:
-        raise ValueError("an Avro array has items without bytes")
+        raise ValueError("the Avro schema has an array whose items take no bytes")
     if kind == "map":
         _smallest_value(schema["values"], named)
     if kind not in {"record", "error", "fixed", "enum"}:

@@ -106,7 +106,7 @@ class NotLoadable(LakeUnreadable):
 
 
 class NotIceberg(LakeUnreadable):
-    """A table or view of another format has the table name."""
+    """The table name belongs to a table or view of another format."""
 
 
 class InvalidRequest(NotLoadable):
@@ -392,9 +392,9 @@ class CatalogClient:
             raise (CatalogTimedOut(str(reason)) if isinstance(error, TimeoutError) else reason) from None
 
     def find_other_names(self) -> list[str]:
-        """Find other catalog names that own tables in the same database. Never raises.
+        """Find the names of other catalogs with tables in the same database. Never raises.
 
-        Only SQL catalogs store several catalogs in one database. For others, the result is empty.
+        Only SQL catalogs share databases. For other catalogs, the result is empty.
         """
         try:
             client = self._connect()
@@ -467,7 +467,7 @@ class CatalogClient:
             ) from None
         except Exception as error:  # noqa: BLE001 - a catalog raises any error of its driver
             if is_refusal(error):
-                raise CommitDenied(f"the commit is refused: {self._redact(_describe(error))}") from None
+                raise CommitDenied(f"the catalog or store refused the commit: {self._redact(_describe(error))}") from None
             raise GcError(f"the catalog did not confirm the commit: {self._redact(_describe(error))}") from None
 
     def write(self, subject: str, request: Callable[[Catalog], _Result]) -> _Result:
@@ -549,7 +549,7 @@ class CatalogClient:
             if is_refusal(error):
                 raise CommitDenied(self._redact(_describe(error))) from None
             raise self.unreadable("the right to commit", _describe(error)) from None
-        raise LakeUnreadable(f"the right to commit cannot be checked, because a {type(client).__name__} permits no check without a change")
+        raise LakeUnreadable(f"the right to commit cannot be checked, because a test would change the catalog ({type(client).__name__})")
 
     def _probe_rest_commit(self, client: RestCatalog, unused: UUID) -> str:
         loaded = (self.load(identifier) for identifier in self.list_identifiers())
@@ -653,7 +653,7 @@ def _table_filter(client: SqlCatalog) -> ColumnElement[bool] | None:
     """Return the condition for rows that are tables, or None if the database has no views."""
     inspector = inspect(client.engine)
     if not inspector.has_table(IcebergTables.__tablename__):
-        return None  # The query itself raises an error that names the missing table.
+        return None  # The query itself will report the missing table.
     if _TYPE_COLUMN not in {item["name"] for item in inspector.get_columns(IcebergTables.__tablename__)}:
         return None
     # pyiceberg has no such column before version 0.12.

@@ -1,4 +1,4 @@
-"""A catalog's retention policy for one table, and how it is stored in frozen properties.
+"""A catalog's retention policy for one table, stored with the refs of a run.
 
 The module `policy_reader` reads it from the catalog.
 """
@@ -22,8 +22,8 @@ class CatalogPolicy:
             db.expire v3`. None if the catalog does not have one for the table.
         limits: Values that take the place of the table's `history.expire.*` properties.
         from_table: Keys of those `limits` that come from the table's own properties.
-        keep_history: Why no snapshot expires, or None.
-        protect: Why no file of the table is collected, or None.
+        keep_history: Reason for keeping all snapshots, or None.
+        protect: Reason for keeping all files of the table, or None.
         min_file_age_seconds: Minimum age at which the policy permits the removal of orphans.
     """
 
@@ -45,10 +45,10 @@ class CatalogPolicy:
         return self
 
     def as_property(self) -> dict[str, str]:
-        """Serialize the policy to a frozen property of the table."""
+        """Serialize the policy to a property in `CommitSource.properties`."""
         return {CATALOG_POLICY: json.dumps(asdict(self), sort_keys=True)}
 
 
 def read_policy(properties: Mapping[str, str]) -> CatalogPolicy | None:
-    """Read the policy from a table's frozen properties, or return None if they contain none."""
+    """Read the policy from `CommitSource.properties`. Returns None if it is missing."""
     return CatalogPolicy(**json.loads(properties[CATALOG_POLICY])) if CATALOG_POLICY in properties else None

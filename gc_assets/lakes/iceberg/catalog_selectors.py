@@ -42,7 +42,7 @@ _BIGQUERY: Final = ("gcp.bigquery.project-id", "gcp.bigquery.location")
 
 
 def list_selectors(properties: Mapping[str, str], environment: Mapping[str, str]) -> tuple[str, ...]:
-    """List everything except the address that selects a catalog, as `name=value`.
+    """List the values besides the address that select a catalog, as `name=value`.
 
     The result is empty if no such value is set, as for SQL and Hive catalogs.
 

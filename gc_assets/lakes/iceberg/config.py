@@ -152,7 +152,7 @@ class IcebergLakeConfig(LakeConfig):
     @model_validator(mode="after")
     def _has_one_name(self) -> IcebergLakeConfig:
         if "name" in self.catalog:
-            raise ValueError("catalog.name: write pyiceberg's name of the catalog as `catalog_name`, next to `catalog`")
+            raise ValueError("catalog.name is not supported; write pyiceberg's catalog name as `catalog_name`, next to `catalog`")
         return self
 
     def identity(self) -> dict[str, str]:
@@ -235,7 +235,7 @@ class IcebergLakeConfig(LakeConfig):
         except ValueError:
             cutoff = Cutoff()
         if not cutoff.max_age and cutoff.keep_last is None:
-            raise UsageError(f"lake {self.name}: Iceberg retains by age or number of snapshots; write for example 14d or 5, not {keep}")
+            raise UsageError(f"lake {self.name}: {keep} is not valid; Iceberg retains by age or number of snapshots, for example 14d or 5")
         changed = {"max_snapshot_age": cutoff.max_age} if cutoff.max_age else {"min_snapshots_to_keep": cutoff.keep_last}
         return self.model_copy(update={"retention": self.retention.model_copy(update={"source": "table", **changed})})
 

@@ -28,7 +28,7 @@ CONCURRENT_READS = 16
 
 @dataclass(frozen=True, slots=True)
 class CatalogExpiry:
-    """Executes approved edits in one catalog.
+    """Executes approved history edits in one catalog.
 
     `read_registration` reads the table with the given name and metadata address. `read_current`
     reads its current policy in the catalog as well. `policy` computes the retention of one table

@@ -59,7 +59,7 @@ class BranchEdits(TableCommit):
         return Removal(name, table, frozenset(), frozenset(str(action.ref_name) for action in pending), frozenset(pending))
 
     def find_damage(self, change: TableChange, name: str, address: str) -> str | None:
-        """Return how the new metadata differs from the intended deletion, or None if it does not."""
+        """Describe an unintended difference in the new metadata, or return None."""
         return find_damage(change, self.read_registration(name, address).table) if isinstance(change, Removal) else None
 
 

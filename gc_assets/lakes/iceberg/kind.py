@@ -26,7 +26,7 @@ def identify_table(raw: bytes) -> TableIdentity:
 
 
 def is_fragment(raw: bytes) -> bool:
-    """Return True if the content is useless to every metadata reader."""
+    """Return True if no metadata reader can use the content."""
     from gc_assets.lakes.iceberg import metadata  # The import loads pyarrow.
 
     return metadata.is_fragment(raw)

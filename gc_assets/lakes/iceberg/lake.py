@@ -129,7 +129,7 @@ class IcebergLake:
         )
 
     def _build_reader(self, catalog: CatalogClient) -> Callable[[TablePointer | UnreadableTable], Registration | UnreadableTable]:
-        """Return a function that reads a table, and adds what the catalog sets for it."""
+        """Return a function that reads a table and the catalog's policy for it."""
         add_policy = self._build_policy_reader(catalog)
 
         def read(pointer: TablePointer | UnreadableTable) -> Registration | UnreadableTable:
@@ -139,7 +139,7 @@ class IcebergLake:
         return read
 
     def _build_current_reader(self, catalog: CatalogClient) -> Callable[[str, str], Registration]:
-        """Return a function that reads a table and its policy again, for use before an edit."""
+        """Return a function that reads a table and its policy again before a history edit."""
         add_policy = self._build_policy_reader(catalog, rereads=True)
         return lambda name, address: add_policy(self.read_registration(name, address))
 
@@ -187,7 +187,7 @@ class IcebergLake:
         return replace(item, locations=resolvable, table_uuid=uuid)
 
     def _read_unreadable(self, address: str) -> tuple[tuple[str, ...], str | None]:
-        """Find locations and uuid in metadata that cannot be read as a whole."""
+        """Find locations and uuid in metadata that is only partly readable."""
         try:
             raw = self._objects.read(address)
         except Exception:  # noqa: BLE001 - the table is already unreadable for a known reason
@@ -199,7 +199,7 @@ class IcebergLake:
         return read_locations(raw), uuid
 
     def _read_view(self, pointer: ViewPointer | UnlistedViews) -> _PinnedView:
-        """Pin the metadata files of a view. They may be missing, since no file depends on them."""
+        """Keep the metadata files of a view live. They may be missing: no other file needs them."""
         from gc_assets.lakes.iceberg.catalog import UnlistedViews
 
         if isinstance(pointer, UnlistedViews):
@@ -222,14 +222,14 @@ class IcebergLake:
         """Yield a commit for each listed snapshot, in the order of the metadata.
 
         Raises:
-            LakeUnreadable: If the table cannot be read or its metadata differs from the frozen one.
+            LakeUnreadable: If the table cannot be read or its metadata was replaced during the run.
         """
         vanished = "was deleted after this run had found it, for example by a writer that deletes its old metadata; run again"
         table, raw = self._read_metadata(source.table_name or "?", source.address, vanished)
         if source.digest not in {None, hashlib.sha256(raw).hexdigest()}:
             raise LakeUnreadable(
                 f"lake {self.name}: the metadata {source.address} of table {source.table_name} on {socket.gethostname()} differs from "
-                "the file that was frozen. All machines must read the same storage, and no program may overwrite the file; run again"
+                "the file read first. All machines must read the same storage, and no program may overwrite the file; run again"
             )
         for snapshot in table.snapshots:
             summary = snapshot.summary
@@ -296,7 +296,7 @@ class IcebergLake:
     def expire(self, actions: Sequence[ExpiryAction], as_of: datetime, grace_cutoff: datetime) -> Iterator[ExpiryOutcome]:
         """Execute the edits table by table, with at most one commit per registration.
 
-        Before each commit, the edits are revalidated against the current table and its policy.
+        Before each commit, the edits are checked again with the current table and its policy.
         """
         from gc_assets.lakes.iceberg.catalog import CatalogClient
         from gc_assets.lakes.iceberg.expire import CatalogExpiry
@@ -344,9 +344,9 @@ class IcebergLake:
     def publish_history(
         self, read: Callable[[list[str] | None], Iterator[pa.RecordBatch]], unnamed: Mapping[str, str], kept_since: datetime
     ) -> HistoryPublication:
-        """Write the history to the table `history.publish`, and set its name in tables of the lake.
+        """Write the history to the table `history.publish`, and refer to it in tables of the lake.
 
-        A table only gets this property when one of its snapshots has expired.
+        A table only gets the property with this reference when one of its snapshots has expired.
         """
         from gc_assets.lakes.iceberg.catalog import CatalogClient
         from gc_assets.lakes.iceberg.published_history import HistoryTable, find_expired_tables, point_to
@@ -430,7 +430,7 @@ def _is_resolvable(address: str, resolver: KeyResolver) -> bool:
 
 
 def _merge_pinned(pinned: Sequence[ContentRoot], of_views: Iterable[ContentRoot]) -> tuple[ContentRoot, ...]:
-    """Add the pinned files of views to those of tables.
+    """Merge the files of tables and views that stay live.
 
     If a file belongs to both, the table's entry is kept, because it may require the file to exist.
     """
@@ -471,7 +471,7 @@ def _claim_unread(unreadable: Sequence[UnreadableTable]) -> Iterator[Claim]:
 
 
 def _build_pinned(registrations: Sequence[Registration]) -> tuple[ContentRoot, ...]:
-    """List each pinned file once. It must exist if at least one table requires it."""
+    """List each file that stays live once. It must exist if at least one table requires it."""
     pinned: dict[str, ContentRoot] = {}
     for item in registrations:
         pinned[item.table.address] = ContentRoot(item.table.address, Kind.METADATA_JSON, is_container=False, size_bytes=item.size_bytes)

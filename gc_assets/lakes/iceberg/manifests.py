@@ -80,7 +80,7 @@ def decode(container: Container, raw: bytes) -> pa.RecordBatch:
         raise FormatError(f"{_label(container)}: the file is empty; restore the file, or expire the snapshots that need it")
     if (other := _find_other_snapshot(container, raw)) is not None:
         raise FormatError(
-            f"{_label(container)}: its header names snapshot {other}, but snapshot {container.snapshot_id} needs it; the file "
+            f"{_label(container)}: its header has snapshot id {other}, but snapshot {container.snapshot_id} needs it; the file "
             f"was replaced; restore the file, or expire snapshot {container.snapshot_id}"
         )
     columns, build_rows = _DECODERS[container.kind]
@@ -88,7 +88,7 @@ def decode(container: Container, raw: bytes) -> pa.RecordBatch:
         table = read_columns(raw, columns, container.expected_entries)
     except UnexpectedCount as error:
         raise FormatError(
-            f"{_label(container)}: read {error.found:,} entries, its manifest list states {container.expected_entries:,}; restore it"
+            f"{_label(container)}: read {error.found:,} entries, but its manifest list records {container.expected_entries:,}; restore it"
         ) from error
     except Exception as error:
         kind = DecodingAborted if isinstance(error, ReaderAborted) else FormatError
@@ -106,7 +106,7 @@ class ListSummary(NamedTuple):
 
 
 def summarize_list(address: str, raw: bytes) -> ListSummary:
-    """Read which partition specs and kinds of content the manifests in a list have.
+    """Read the partition specs and content types of the manifests in a list.
 
     Raises:
         FormatError: If the list cannot be decoded, or a manifest does not have a spec.
@@ -142,16 +142,16 @@ def _require_promised_entries(container: Container, raw: bytes) -> None:
         raise FormatError(f"{finding}; the file is truncated or was replaced ({error}); restore the file") from error
     if entries != container.expected_entries:
         raise FormatError(
-            f"{finding}; it has {entries:,} entries, its manifest list states {container.expected_entries:,}; the file is "
+            f"{finding}; it has {entries:,} entries, but its manifest list records {container.expected_entries:,}; the file is "
             "truncated or was replaced; restore the file"
         )
 
 
 def decode_many(items: Sequence[tuple[Container, bytes]]) -> list[pa.RecordBatch | FormatError]:
-    """Decode each container. In place of the rows, a result may be the error of `decode`.
+    """Decode each container. A result is either the rows or the error that `decode` raises.
 
     Containers of the same kind are decoded together. If one of them is damaged, they are decoded
-    again one by one, so that the error can name the damaged one.
+    again one by one, so that the error identifies it.
     """
     found: dict[int, pa.RecordBatch] = {}
     for kind in _DECODERS:
@@ -175,7 +175,7 @@ def _has_expected_length(container: Container, raw: bytes) -> bool:
 
 
 def _find_other_snapshot(container: Container, raw: bytes) -> str | None:
-    """Return the snapshot that a manifest list names, if it is not the expected one.
+    """Return the snapshot id in the header of a manifest list, if it is unexpected.
 
     The specification does not require writers to record the snapshot in the file's header, but all
     known writers do. This is the only check for manifest lists, because their length and number of
@@ -192,7 +192,7 @@ def _find_other_snapshot(container: Container, raw: bytes) -> str | None:
 
 
 def _decode_group(items: Sequence[tuple[Container, bytes]], kind: str) -> list[pa.RecordBatch]:
-    """Decode containers of the same kind together. Return nothing if one of them is damaged."""
+    """Decode containers of the same kind together. The result is empty if one is damaged."""
     columns, build_rows = _DECODERS[kind]
     found: dict[int, pa.RecordBatch] = {}
     try:
@@ -220,7 +220,7 @@ def _decode_group(items: Sequence[tuple[Container, bytes]], kind: str) -> list[p
 def _build_manifest_rows(name: str, table: pa.Table, parent_snapshot: pa.Scalar | pa.Array) -> pa.RecordBatch:  # noqa: ARG001 - as `_build_file_rows`
     _require_addresses(name, table, Kind.MANIFEST_LIST)
     _read_codes(name, table, "content", _MANIFEST_CONTENTS)
-    counts = pc.add(pc.add(table["added"], table["existing"]), table["deleted"])  # In v1, a count may be missing, and so is the sum then.
+    counts = pc.add(pc.add(table["added"], table["existing"]), table["deleted"])  # In v1, a count may be missing, and then the sum is null.
     return _entries(table, pa.scalar(Kind.MANIFEST), is_container=True, expected=counts, snapshot=table["snapshot_id"])
 
 
@@ -241,7 +241,7 @@ def _build_file_rows(name: str, table: pa.Table, parent_snapshot: pa.Scalar | pa
     is_other = pc.and_(pc.equal(status, _ADDED), pc.fill_null(pc.not_equal(snapshot, parent_snapshot), False))
     if pc.any(is_other).as_py():
         raise FormatError(
-            f"{name}: snapshot {pc.filter(snapshot, is_other)[0].as_py()} added an entry, but the manifest list names another "
+            f"{name}: snapshot {pc.filter(snapshot, is_other)[0].as_py()} added an entry, but the manifest list records another "
             "snapshot; the file was replaced; restore the file, or rewrite the table's manifests"
         )
     return _entries(table, kind, is_container=False, snapshot=snapshot, status=pc.take(_STATUS, status))

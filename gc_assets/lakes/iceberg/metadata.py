@@ -70,7 +70,7 @@ class Snapshot:
 
     @property
     def summary(self) -> Mapping[str, str]:
-        """The summary as text. It is converted on access, because a freeze does not need it."""
+        """The summary as text. It is converted on access, because most callers do not need it."""
         return {_as_text(key): _as_text(value) for key, value in self.raw_summary.items() if value is not None}
 
 
@@ -149,7 +149,7 @@ def parse_metadata(address: str, raw: bytes) -> TableMetadata:
     """Parse a metadata.json, which may be gzipped.
 
     Raises:
-        FormatError: If the metadata is invalid. The message names the file and the key.
+        FormatError: If the metadata is invalid. The message shows the file and the key.
     """
     document = _JsonObject(_parse_document(address, raw), address, "the document")
     version = document.require("format-version", int)
@@ -194,7 +194,7 @@ def parse_view(address: str, raw: bytes) -> ViewMetadata:
     """Parse the metadata of a view, which may be gzipped.
 
     Raises:
-        FormatError: If the metadata is invalid. The message names the file and the key.
+        FormatError: If the metadata is invalid. The message shows the file and the key.
     """
     document = _JsonObject(_parse_document(address, raw), address, "the document")
     try:
@@ -214,7 +214,7 @@ def parse_identity(address: str, raw: bytes) -> TableIdentity:
     """Parse only the identity of a table or view, such as its uuid and newest version.
 
     Raises:
-        FormatError: If these values are invalid. The message names the file and the key.
+        FormatError: If these values are invalid. The message shows the file and the key.
     """
     document = _JsonObject(_parse_document(address, raw), address, "the document")
     table_uuid, view_uuid = document.get("table-uuid", str), document.get("view-uuid", str)
@@ -270,7 +270,7 @@ def _find_location_if_empty(document: _JsonObject) -> str | None:
 
 
 def is_fragment(raw: bytes) -> bool:
-    """Return True if the content is useless to every metadata reader.
+    """Return True if no metadata reader can use the content.
 
     A fragment is empty or truncated, consists of a few characters that are not JSON, or is JSON
     without a single metadata field. Content that another reader may understand is not a fragment.
@@ -304,7 +304,7 @@ def _find_newest(document: _JsonObject, key: str) -> int:
 
 
 def _parse_evolution(document: _JsonObject) -> Evolution:
-    """Parse what the removal of unused metadata needs. Damage here leaves the table readable."""
+    """Parse schema and partition spec ids. If they are damaged, the table stays readable."""
     try:
         return Evolution(
             frozenset(item.require("schema-id", int) for item in document.items("schemas")),
@@ -333,13 +333,13 @@ def _as_text(value: object) -> str:
 
 
 def _describe(value: object) -> str:
-    """Describe a value with the wrong type. For containers, which may be large, name the type."""
+    """Describe a value of the wrong type. For lists and objects, this is only the type."""
     return type(value).__name__ if isinstance(value, dict | list) else f"{value!r:.80}"
 
 
 @dataclass(frozen=True, slots=True)
 class _JsonObject:
-    """JSON object with typed access. Error messages name the file, the object and the key."""
+    """JSON object with typed access. Error messages show the file, the object and the key."""
 
     values: Mapping[str, Any]
     address: str
@@ -378,7 +378,7 @@ def _parse_document(address: str, raw: bytes) -> Mapping[str, Any]:
     try:
         document = parse_json(gunzip(raw) if raw[:2] == _GZIP_MAGIC else raw)
     except (ValueError, EOFError, zlib.error) as error:
-        raise FormatError(f"{address}: {len(raw):,} bytes that are not a complete JSON document ({error}); restore the file") from error
+        raise FormatError(f"{address}: its {len(raw):,} bytes are not a complete JSON document ({error}); restore the file") from error
     if not isinstance(document, dict):
         raise FormatError(f"{address}: expected a JSON object, found {type(document).__name__}; the file is not Iceberg metadata")
     return cast("Mapping[str, Any]", document)

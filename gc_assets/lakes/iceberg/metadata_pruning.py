@@ -40,7 +40,7 @@ class MetadataPruning(TableCommit):
             if number not in (table.evolution.schemas if is_schema else table.evolution.specs):
                 settled.append(ExpiryOutcome(action, "done" if self.is_committed else "absent"))
             elif number in (used.schemas if is_schema else used.specs):
-                settled.append(ExpiryOutcome(action, "changed", "a listed snapshot uses it now, or it is the current one"))
+                settled.append(ExpiryOutcome(action, "changed", "a snapshot uses this schema or spec now, or it is the current one"))
             else:
                 unused.append(action)
         return settled, unused

@@ -26,7 +26,7 @@ def describe_nessie(overrides: Mapping[str, Any]) -> str:
     if overrides.get(_IS_NESSIE) != "true":
         return ""
     server = str(overrides.get(_API, "the address of the server")).removesuffix("/").removesuffix("/api")
-    return f"it is a Nessie server, and this catalog shows only one branch. Name {server} instead of the catalog to read all branches"
+    return f"it is a Nessie server, and this catalog shows only one branch. Configure {server} instead of the catalog to read all branches"
 
 
 def find_unread_refs(catalog: CatalogClient) -> str | None:

@@ -89,7 +89,7 @@ def _find_polaris(policies: Collection[Any], kind: str) -> tuple[str, dict[str, 
     if not found:
         return None
     if len(found) > 1:
-        raise FormatError(f"Polaris has {len(found)} policies of type {kind} for it, expected one")
+        raise FormatError(f"Polaris has {len(found)} policies of type {kind} for the table, expected one")
     item = found[0]
     namespace = item.get("namespace") if isinstance(item.get("namespace"), list) else []
     inherited = "inherited " if item.get("inherited") else ""

@@ -2,8 +2,8 @@
 
 Iceberg's proposal 10646, "Extend Snapshot Metadata Lifecycle", would store expired snapshots in a
 separate file that the table metadata references (`expired-snapshots-path`). No engine reads such a
-file yet, so we write an ordinary table with one row per snapshot and a flag `expired`. The
-lake's own tables get a property that names it.
+file yet, so we write an ordinary table with one row per snapshot and a flag `expired`. The lake's
+own tables get a property with the name of this table.
 
 A publication compares the published rows with the lake's history and commits the differences, so
 repeating it has no effect. If the table was lost, all rows are written again.
@@ -36,7 +36,7 @@ from gc_assets.lakes.protocol import HistoryPublication
 # same key contains the name of the published table.
 PROPERTY: Final = "gc-assets.snapshot-history"
 VERSION: Final = "1"
-# For each lake, the published table has a property with this prefix that names the lake's catalog.
+# For each lake, the published table has a property with this prefix that identifies its catalog.
 LAKE_PROPERTY: Final = "gc-assets.lake."
 SCHEMA: Final = Schema(
     NestedField(1, "lake", StringType(), doc="Name of the lake in lakes.yaml."),
@@ -77,7 +77,7 @@ ReadHistory = Callable[[list[str] | None], Iterator[pa.RecordBatch]]
 
 @dataclass(frozen=True, slots=True)
 class HistoryTable:
-    """The published table, from the point of view of one lake.
+    """The published table and the rows that one lake writes to it.
 
     Attributes:
         client: Catalog that contains the published table.

@@ -1,9 +1,9 @@
 """Check that the metadata of a table's retained snapshots is readable.
 
 Every manifest list is decoded. Every manifest in it must exist and have the recorded length. If its
-length differs, the manifest must contain the recorded number of entries. Otherwise manifests are
-not decoded, because the runs before the plan and after the expiry do that, and files are only
-deleted by a plan of the second run.
+length differs, the manifest must contain the recorded number of entries. Manifests with the
+recorded length are not decoded. The runs before the plan and after the expiry do that, and only a
+plan of the second run deletes files.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ReadabilityChecker:
         """Check the manifest lists of snapshots, and the manifests that they list.
 
         Raises:
-            LakeUnreadable: If an object cannot be read. The message names the table and the object.
+            LakeUnreadable: If an object cannot be read. The message shows the table and the object.
         """
         unchecked = [snapshot for snapshot in snapshots if snapshot.manifest_list not in self._checked_lists]
         try:

@@ -48,7 +48,7 @@ class Registration:
 
     @property
     def exclusion(self) -> str | None:
-        """Why no file of the table is collected, or None."""
+        """Reason for keeping all files of the table, or None."""
         if not self.table.gc_enabled:
             return f"gc.enabled is {self.table.properties[GC_ENABLED]}"
         if not self.matched:

@@ -40,7 +40,7 @@ from pyiceberg.table.update import (
     TableUpdate,
     ValidatableTableRequirement,
     _apply_table_update,  # pyright: ignore[reportPrivateUsage]  # the registry of updates; there is no public way to add one
-    _TableMetadataUpdateContext,  # pyright: ignore[reportPrivateUsage]  # an argument of what is registered there
+    _TableMetadataUpdateContext,  # pyright: ignore[reportPrivateUsage]  # argument type of registered updates
 )
 from pyiceberg.typedef import IcebergBaseModel
 
@@ -98,7 +98,7 @@ class AssertSameRefs(ValidatableTableRequirement):
 
 
 class AssertSameSnapshots(ValidatableTableRequirement):
-    """Require that the table has exactly these snapshots. A new one may use what is removed."""
+    """Require exactly these snapshots. A new one may use a schema or spec that is to be removed."""
 
     type: Literal["assert-same-snapshots"] = "assert-same-snapshots"  # pyright: ignore[reportIncompatibleVariableOverride]  # as pyiceberg does
     snapshot_ids: frozenset[int]
@@ -129,7 +129,7 @@ def _remove_history(update: RemoveHistoryUpdate, base_metadata: LoadedMetadata, 
     for name, ref in refs.items():
         if ref.snapshot_id in update.snapshot_ids:
             raise CommitFailedException(f"{ref.snapshot_ref_type} {name} points at snapshot {ref.snapshot_id}, which is to be removed")
-    context.add_update(update)  # pyright: ignore[reportArgumentType]  # only counted there
+    context.add_update(update)  # pyright: ignore[reportArgumentType]  # pyiceberg only counts updates
     snapshots = [snapshot for snapshot in base_metadata.snapshots if snapshot.snapshot_id not in update.snapshot_ids]
     changes = {
         "refs": refs,
@@ -149,7 +149,7 @@ def build_local_commit(removal: Removal) -> tuple[tuple[TableUpdate, ...], tuple
         refs[ref.name] = (ref.ref_type, int(ref.snapshot_id), keep, age, ref_age)
     requirements = (_assert_uuid(removal), AssertSameRefs(refs=refs, properties=_retention_properties(removal.base.properties)))
     update = RemoveHistoryUpdate(snapshot_ids=frozenset(map(int, removal.snapshot_ids)), ref_names=removal.ref_names)
-    return (update,), requirements  # pyright: ignore[reportReturnType]  # the unions name pyiceberg's own types
+    return (update,), requirements  # pyright: ignore[reportReturnType]  # the unions only list pyiceberg's types
 
 
 def build_rest_commit(removal: Removal) -> tuple[tuple[TableUpdate, ...], tuple[TableRequirement, ...]]:
@@ -175,7 +175,7 @@ def build_pruning_commit(pruning: Pruning, *, is_rest: bool) -> tuple[tuple[Tabl
     requirements: list[TableRequirement] = [AssertTableUUID(uuid=uuid.UUID(base.table_uuid))]
     requirements += [AssertRefSnapshotId.model_validate({"ref": ref.name, "snapshot-id": int(ref.snapshot_id)}) for ref in base.refs]
     if not is_rest:
-        requirements.append(AssertSameSnapshots(snapshot_ids=frozenset(int(item.snapshot_id) for item in base.snapshots)))  # pyright: ignore[reportArgumentType]  # the union names pyiceberg's own types
+        requirements.append(AssertSameSnapshots(snapshot_ids=frozenset(int(item.snapshot_id) for item in base.snapshots)))  # pyright: ignore[reportArgumentType]  # the union only lists pyiceberg's types
     if base.evolution.current_schema is not None:
         requirements.append(AssertCurrentSchemaId.model_validate({"current-schema-id": base.evolution.current_schema}))
     if base.evolution.default_spec is not None:
@@ -215,7 +215,7 @@ def _retention_properties(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def _trim_snapshot_log(log: list[SnapshotLogEntry], listed: set[int]) -> list[SnapshotLogEntry]:
-    """Drop all log entries up to the last one that names an unlisted snapshot.
+    """Drop all log entries up to the last one of a removed snapshot.
 
     Source: format/spec.md, `snapshot-log`: if a snapshot expires, the entries before it are removed
     as well.

@@ -1,4 +1,4 @@
-"""Iceberg's six-step snapshot retention for frozen refs and snapshots, with a reason for each.
+"""Iceberg's six-step snapshot retention, with a reason for each snapshot and ref.
 
 All functions are pure: they do not use a catalog or a clock. Source:
 `RemoveSnapshots.internalApply` of Apache Iceberg 1.11, with "now" = `as_of`. It has a rule for
@@ -125,14 +125,14 @@ class _Verdicts:
 def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: datetime, policy: IcebergRetention) -> Retention:
     """Apply the retention settings of all tables.
 
-    If a table is registered twice, every snapshot is kept that one of the registrations keeps. If
-    only one of them lists the parent of a snapshot, the history continues with that parent. If they
-    list different parents, the whole history is kept.
+    If a table is registered twice, a snapshot is kept if one of the registrations keeps it. If only
+    one of them lists the parent of a snapshot, the history continues with that parent. If they list
+    different parents, the whole history is kept.
 
     Args:
-        refs: Frozen refs. Their sources contain the table settings.
+        refs: Refs read at the start of the run. Their sources contain the table settings.
         commits: Snapshots, with the columns of `commit_graph`.
-        as_of: Time at which ages are computed.
+        as_of: Reference time for ages.
         grace_cutoff: Snapshots younger than this time are kept, even if no rule requires it.
         policy: Overrides in the configuration.
 
@@ -208,7 +208,7 @@ def _group_tables(refs: FrozenRefs, commits: pa.Table, uuids: Sequence[str], ids
         sources_of[source.table_uuid or ""].append(source)
     if unknown := rows_of.keys() - sources_of.keys():
         raise LakeUnreadable(
-            f"lake {refs.lake}: the commit graph has table {next(iter(unknown))}, which is not in the frozen refs; run again"
+            f"lake {refs.lake}: the commit graph has table {next(iter(unknown))}, which is not among the tables of this run; run again"
         )
     for uuid, sources in sources_of.items():
         rows = rows_of.get(uuid, [])
@@ -358,9 +358,9 @@ def describe_retention(properties: Mapping[str, str], policy: IcebergRetention, 
     """Describe which snapshots a table keeps on its branches, and the origin of the limits.
 
     Args:
-        properties: Frozen properties of the table.
+        properties: `CommitSource.properties` of the table.
         policy: Overrides in the configuration.
-        source: Name of the place from which the overrides come.
+        source: Origin of the overrides, for messages.
     """
     if properties.get(COLLECT, "true") != "true":
         return f"everything ({_not_collected_reason(properties)})"

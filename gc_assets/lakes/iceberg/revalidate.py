@@ -1,6 +1,6 @@
 """Revalidate a table's approved edits against its current registrations and policy.
 
-Only those approved edits remain that the current policy still requires.
+Edits that the current policy no longer requires are dropped.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def parse_setting(value: str) -> int | None:
 def find_invalid_settings(properties: Mapping[str, str], refs: Iterable[Ref], overrides: IcebergRetention) -> Iterator[str]:
     """Describe each invalid retention setting of a table and its refs.
 
-    Properties that the configuration overrides are not needed, so they are not checked.
+    Properties that the configuration overrides are not checked.
     """
     for key, override in _OVERRIDES.items():
         if getattr(overrides, override) is None and key in properties and parse_setting(properties[key]) is None:
@@ -74,9 +74,9 @@ def describe_limits(properties: Mapping[str, str], overrides: IcebergRetention, 
     """Describe the limits of a table and their origin.
 
     Args:
-        properties: Frozen properties of the table.
+        properties: `CommitSource.properties` of the table.
         overrides: Overrides in the configuration.
-        source: Name of the place from which the overrides come.
+        source: Origin of the overrides, for messages.
     """
     if overrides.source == "catalog" and not properties:
         return "what the policies of its catalog require"
@@ -100,7 +100,7 @@ def _policy_of(properties: Mapping[str, str], overrides: IcebergRetention) -> Ca
 
 
 def _find_origin(properties: Mapping[str, str], policy: CatalogPolicy, override: object, key: str) -> str | None:
-    """Name the source of a limit. Returns None if the limit is an override."""
+    """Return the origin of a limit, or None if the limit is an override."""
     if key in policy.limits and (override is None or key != TABLE_SETTINGS[0]):
         return policy.origin_of(key) or "table properties"
     if override is not None:

@@ -45,7 +45,7 @@ def report_error(error: Exception, actions: Sequence[ExpiryAction], *, is_commit
 
 @dataclass(slots=True)
 class TableExpiry:
-    """Edits of one table, in all of its registrations.
+    """History edits of one table, in all of its registrations.
 
     Attributes:
         catalog: Client of the catalog.
@@ -60,7 +60,7 @@ class TableExpiry:
         failures: Errors that are not retried, by name.
         denied: Names among `failures` for which a later apply would fail as well.
         rejections: Latest rejection by the catalog, by name.
-        damaged: For edits whose commit removed more than was approved, the message.
+        damaged: Message for each edit whose commit removed more than was approved.
     """
 
     catalog: CatalogClient

@@ -23,10 +23,10 @@ _MAX_PARTS: Final = 6
 def find_listed(catalog: CatalogClient, tables: Mapping[str, str], *, is_strict: bool = True) -> dict[str, str]:
     """Find tables (uuid to name) that the catalog may still contain. Returns the reasons by uuid.
 
-    If the uuid of a table is unknown, its name is passed instead. A listed table with the same name
-    is another table. If `is_strict` is False, namespace properties do not have to be readable, and
-    an object of another format may have the name. Once a request times out, no more requests are
-    sent, and the time-out becomes the reason for all remaining tables.
+    If the uuid of a table is unknown, `tables` contains its name instead of the uuid. A listed
+    table with that name counts as another table. If `is_strict` is False, namespace properties do
+    not have to be readable, and an object of another format may have the name. Once a request times
+    out, no more requests are sent, and the time-out becomes the reason for all remaining tables.
     """
     from gc_assets.lakes.iceberg.catalog import CatalogTimedOut  # This import takes half a second.
 

@@ -4,7 +4,7 @@ Apart from reading manifest lists, all functions are pure.
 
 Source: `RemoveSnapshots.cleanExpiredMetadata` of Apache Iceberg 1.11. A schema is used if it is the
 current one or belongs to a retained snapshot. Unlike Iceberg, we keep all schemas if a retained
-snapshot does not name its schema, as with old writers, or may have equality deletes. To find
+snapshot does not record its schema, as with old writers, or may have equality deletes. To find
 equality deletes, manifest lists are read as well, because iceberg-rust may write wrong totals
 (apache/iceberg-rust #2390, #2576). A partition spec is used if it is the default, or a manifest of
 a retained snapshot refers to it. Sort orders are kept, because no catalog can remove them.
@@ -26,7 +26,7 @@ from gc_assets.lakes.iceberg.manifests import ListSummary
 from gc_assets.lakes.iceberg.metadata import Evolution
 from gc_assets.lakes.protocol import REMOVE_SCHEMA, REMOVE_SPEC, RETAINED, Action, CommitSource, is_editable
 
-# Key in the properties of a frozen source. It is set if the table has more than one schema or spec.
+# Key in `CommitSource.properties`. It is set if the table has more than one schema or spec.
 EVOLUTION: Final = "evolution"
 _SCHEMA_ID: Final = "schema-id"
 # If a snapshot's summary contains one of these totals as 0, it does not have equality deletes.
@@ -41,7 +41,7 @@ ReadLists = Callable[[Sequence[str]], Iterable[ListSummary]]
 
 
 def write_evolution(evolution: Evolution) -> dict[str, str]:
-    """Return the schemas and specs of a table as a property of the freeze.
+    """Serialize the schemas and specs of a table to a property in `CommitSource.properties`.
 
     The result is empty if the table has at most one schema and one spec, because nothing is unused.
     """
@@ -135,7 +135,7 @@ def plan_pruning(
     """Plan the removal of unused schemas and specs.
 
     Args:
-        sources: Frozen tables.
+        sources: Tables read at the start of the run.
         commits: Snapshots of these tables, with the columns of `commit_graph`.
         reachable: State of each snapshot, in the order of `commits`.
         read: Reads manifest lists.

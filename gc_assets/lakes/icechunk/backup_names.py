@@ -13,7 +13,7 @@ _NAME: Final = re.compile(r"repo\.([0-9]{14})\.[0-9A-Z]+")
 
 
 def backup_name(now_us: int, random_id: str) -> str:
-    """Name a copy that is made at the given time, in microseconds since 1970."""
+    """Return the name of a copy made at the given time, in microseconds since 1970."""
     return f"repo.{max(_END_MS - now_us // 1000, 0):014}.{random_id}"
 
 

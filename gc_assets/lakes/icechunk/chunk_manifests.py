@@ -150,7 +150,7 @@ def _ref_tables(buffer: FlatBuffer, arrays: int) -> tuple[Positions, bool]:
         field = array.at(_REFS, "refs")
         total += buffer.vector(field, 4)[1]
         if 4 * total > len(buffer.data):  # If arrays share a vector, they could have any number of references.
-            raise buffer.damage_error(f"{total:,} references")
+            raise buffer.damage_error(f"{total:,} references, which do not fit into it")
         found.append(table_positions(buffer, field))
         has_extra |= _is_filled(array, _ARRAY_EXTRA)
     return np.concatenate(found), has_extra

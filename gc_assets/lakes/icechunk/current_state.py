@@ -32,7 +32,7 @@ class CurrentState:
 
 @dataclass(frozen=True, slots=True)
 class RequestedEdits:
-    """Edits that the current policy requires.
+    """History edits that the current policy requires.
 
     Several refs can require the same edit, so an action's key does not include the ref.
     """
@@ -49,9 +49,9 @@ class RequestedEdits:
         """Return why the policy does not require an action any more, or None if it does."""
         if _edit_key(action) in self.keys:
             return None
-        reason = "its refs or the rules changed"
+        reason = "the refs or the rules changed"
         if action.action == EDIT_PARENT and action.snapshot_id in self.new_parents:
-            reason = f"it requires the parent {self.new_parents[action.snapshot_id]}, the plan {action.new_parent_id}"
+            reason = f"it requires the parent {self.new_parents[action.snapshot_id]}, but the plan has {action.new_parent_id}"
         return f"the policy no longer requires this edit ({reason}); plan again"
 
 
@@ -63,14 +63,14 @@ def _edit_key(action: ExpiryAction) -> EditKey:
 
 
 def ref_of(action: ExpiryAction) -> tuple[RefType, str]:
-    """Return the ref that an action deletes. Raises `ValueError` if the row does not name it."""
+    """Return the ref that an action deletes. Raises `ValueError` if the row lacks it."""
     if action.ref_type is None or action.ref_name is None:
         raise ValueError("the plan does not contain the ref to delete (an earlier release wrote it); plan again")
     return action.ref_type, action.ref_name
 
 
 def parents_of(action: ExpiryAction) -> tuple[str, str]:
-    """Return an edit's old and new parent. Raises `ValueError` if the row does not name both."""
+    """Return an edit's old and new parent. Raises `ValueError` if one is missing."""
     if action.old_parent_id is None or action.new_parent_id is None:
         raise ValueError("the plan does not contain the old and the new parent (an earlier release wrote it); plan again")
     return action.old_parent_id, action.new_parent_id

@@ -52,7 +52,7 @@ def _find_repositories(target: DiscoveryTarget) -> list[str]:
     repositories = [address for address, names in found.items() if _SNAPSHOTS in names and names & {_REFS, _REPO}]
     if repositories and next(objects, None) is not None:
         raise UsageError(
-            f"{target.address} has more than {MAX_OBJECTS:,} objects, so some repositories may not be found; name each of them, such as "
+            f"{target.address} has more than {MAX_OBJECTS:,} objects, so some repositories may not be found; specify each of them, such as "
             f"{repositories[0]}"
         )
     return repositories

@@ -129,5 +129,5 @@ def chunk_addresses(prefix: str, ids: Ids) -> pa.StringArray:
     characters[:, len(start) :] = spell(ids)
     offsets = np.arange(len(ids) + 1, dtype=np.int64) * (len(start) + ID_CHARS)
     if offsets[-1] > np.iinfo(np.int32).max:
-        raise FormatError(f"{prefix}: one manifest names {len(ids):,} chunks; a batch holds at most 2 GiB of addresses")
+        raise FormatError(f"{prefix}: one manifest references {len(ids):,} chunks, but a batch holds at most 2 GiB of addresses")
     return pa.StringArray.from_buffers(len(ids), pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(characters))

@@ -53,7 +53,7 @@ def unwrap(source: str, raw: bytes, file_type: int, spec_versions: frozenset[int
         )
     if raw[_SPEC_AT] not in spec_versions:
         known = " and ".join(map(str, sorted(spec_versions)))
-        raise SpecVersionError(f"{source}: written by Icechunk spec version {raw[_SPEC_AT]}; expected {known}; upgrade gc-assets")
+        raise SpecVersionError(f"{source}: the file has Icechunk spec version {raw[_SPEC_AT]}; expected {known}; upgrade gc-assets")
     if raw[_FILE_TYPE_AT] != file_type:
         found = _FILE_TYPES.get(raw[_FILE_TYPE_AT], f"file type {raw[_FILE_TYPE_AT]}")
         raise FormatError(f"{source}: expected a {_FILE_TYPES[file_type]}, found a {found}; restore the file from a backup")
@@ -69,7 +69,7 @@ def unwrap(source: str, raw: bytes, file_type: int, spec_versions: frozenset[int
     except (zstandard.ZstdError, ValueError) as error:
         raise FormatError(f"{source}: its zstd frame is damaged: {error}; restore the file from a backup") from error
     if not frame.eof or frame.unused_data:
-        found = f"{len(frame.unused_data):,} bytes after it" if frame.eof else "its end missing"
+        found = f"{len(frame.unused_data):,} bytes after it" if frame.eof else "a truncated one"
         raise FormatError(f"{source}: expected one whole zstd frame, found {found}; restore the file from a backup")
     return payload
 

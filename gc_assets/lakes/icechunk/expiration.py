@@ -77,7 +77,7 @@ class Pointer:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Snapshots by position, with everything that is needed to follow a ref's history.
+    """Snapshots by position, with the values needed to follow a ref's history.
 
     Attributes:
         stamps: Commit time of each snapshot in microseconds since 1970.
@@ -111,7 +111,7 @@ class History:
         return cls(forest, stamps, first, depth)
 
     def moment_bounds(self, moment: int) -> tuple[Sequence[int], Sequence[int]]:
-        """Find how far back the ancestry of each snapshot is younger than a given time.
+        """Find each snapshot's earliest ancestors before and after a given time.
 
         Returns:
             For each snapshot, its earliest ancestor that is not older than `moment`, and its
@@ -185,14 +185,14 @@ class Expiration:
 
 
 class Bounds:
-    """Caches the results of `moment_bounds`, so that tags with the same rule share one pass."""
+    """Cached results of `History.moment_bounds`, shared by refs with the same cut-off time."""
 
     def __init__(self, history: History) -> None:
         self._history = history
         self._known: dict[int, tuple[Sequence[int], Sequence[int]]] = {}
 
     def walk(self, pointer: Pointer) -> Walk:
-        """Determine which part of a ref's history is kept. Incomplete histories need extra care."""
+        """Determine which part of a ref's history is kept. Callers handle incomplete histories."""
         history, cutoff = self._history, pointer.rule.cutoff
         if cutoff.forever:
             return Walk(pointer, history.first[pointer.head], head_expired=False)

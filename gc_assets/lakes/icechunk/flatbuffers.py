@@ -65,7 +65,7 @@ class FlatBuffer:
             raise self.damage_error(f"a table layout at byte {at} with a field outside of its table")
         if any(fields[known_fields:]):
             raise FormatError(
-                f"{self.source}: expected {known_fields} fields in a table, found a later one; "
+                f"{self.source}: expected {known_fields} fields in a table, found an additional one; "
                 "a newer library wrote the file, and this release cannot read its references"
             )
         return VTable((*fields[:known_fields], *(ABSENT,) * (known_fields - len(fields))), table_bytes)
@@ -87,12 +87,12 @@ class FlatBuffer:
 
     def take(self, position: int, length: int) -> bytes:
         if position < 0 or position + length > len(self.data):
-            raise self.damage_error(f"an offset to byte {position}")
+            raise self.damage_error(f"an offset to byte {position}, which is outside")
         return self.data[position : position + length]
 
     def damage_error(self, found: str) -> FormatError:
         size = f"{len(self.data):,} bytes"
-        return FormatError(f"{self.source}: expected a valid payload of {size}, found {found}; restore the file from a backup")
+        return FormatError(f"{self.source}: the payload of {size} is damaged: found {found}; restore the file from a backup")
 
     def number(self, layout: struct.Struct, position: int) -> int:
         if position < 0 or position + layout.size > len(self.data):

@@ -89,7 +89,7 @@ class FlexReader:
             raise FormatError(f"{self._source}: expected a string in UTF-8, found {error}") from error
 
     def damage_error(self, found: str) -> FormatError:
-        return FormatError(f"{self._source}: expected a valid FlexBuffer of {len(self._data):,} bytes, found {found}")
+        return FormatError(f"{self._source} is damaged: found {found} in {len(self._data):,} bytes")
 
     def _map(self, value: FlexValue) -> tuple[int, int]:
         """Return the position of a map's first element, and the number of elements."""
@@ -106,10 +106,10 @@ class FlexReader:
         start = self._target(value.position, value.width)
         keys_width = self._number(start - 2 * width, width)
         if keys_width not in _WIDTHS:
-            raise self.damage_error(f"keys of width {keys_width}")
+            raise self.damage_error(f"keys with the invalid width {keys_width}")
         keys = self._target(start - 3 * width, width)
         if self._number(keys - keys_width, keys_width) != count:
-            raise self.damage_error("a map with another number of keys than values")
+            raise self.damage_error("a map with different numbers of keys and values")
         return keys, keys_width
 
     @staticmethod

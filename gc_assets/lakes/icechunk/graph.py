@@ -84,7 +84,7 @@ def read_graph(refs: FrozenRefs, commits: pa.Table, as_of: datetime, config: Ice
     Args:
         refs: Frozen refs.
         commits: All snapshots, with the columns of `commit_graph`.
-        as_of: Time from which ages are counted.
+        as_of: Reference time for ages.
         config: Configuration that contains the rules.
 
     Raises:

@@ -55,7 +55,7 @@ class IcechunkLake:
         refs = protect_branches(self._open().freeze(as_of))
         if refs.named_prefixes is None or refs.named_prefixes.error is None:
             return refs
-        error = f"{refs.named_prefixes.error}; a commit with locations that name virtual chunk containers would be unreadable"
+        error = f"{refs.named_prefixes.error}; a commit with locations in virtual chunk containers would be unreadable"
         return replace(refs, notes=(*refs.notes, f"lake {self.name}: {error}"))
 
     def commits(self, source: CommitSource) -> Iterator[Commit]:
@@ -67,7 +67,7 @@ class IcechunkLake:
         return (self._v2 if source.address == repo_address(self._repository) else self._v1).commits(source)
 
     def has_source(self, source: CommitSource) -> bool:
-        """Return True if a frozen source belongs to the repository's current spec version."""
+        """Return True if an earlier source belongs to the repository's current spec version."""
         return self._is_v2() == (source.address == repo_address(self._repository))
 
     def decode(self, container: Container, raw: bytes) -> pa.RecordBatch:
@@ -159,11 +159,11 @@ class IcechunkLake:
         return RepoFile(self._objects, self._repository)
 
     def _prepare_policy(self, as_of: datetime, grace_cutoff: datetime) -> Callable[[RepoInfo], Retention]:
-        """Return a function that applies the policy to any version of `repo` without any requests.
+        """Return a function that applies the policy to any version of `repo` without requests.
 
-        A writer may commit between the time when `repo` is read and when it is replaced, so this
-        time must be short. Unlisted snapshots are therefore read once in advance. Their only effect
-        is to protect their ancestors.
+        The time between reading and replacing `repo` must be short, because writers may commit in
+        between. Snapshot files that `repo` does not list are therefore read in advance. They only
+        protect their ancestors.
         """
         repository = self._v2
         info = repository.read()

@@ -1,9 +1,9 @@
 """Find copies of `repo` in `overwritten/` that are still needed.
 
 The library copies `repo` to `overwritten/` before each change and never deletes a copy (icechunk
-issue 1852). As measured with 2.3.0, `ops_log()` first reads the copy that `repo_before_updates`
-names, then the copy that this copy names, and so on. If one of them is missing, the log ends there
-without an error.
+issue 1852). As measured with 2.3.0, `ops_log()` first reads the copy in `repo_before_updates`, then
+the copy to which this copy refers, and so on. If one of them is missing, the log ends there without
+an error.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def find_needed_backups(lake: str, objects: Objects, repository: str, info: Repo
         repository: Address of the repository.
         info: Content of its `repo` object.
         cutoff: Value of `retention.overwritten`.
-        as_of: Time from which ages are counted.
+        as_of: Reference time for ages.
 
     Raises:
         LakeUnreadable: If the folder cannot be listed.
@@ -80,7 +80,7 @@ def find_needed_backups(lake: str, objects: Objects, repository: str, info: Repo
     notes = [f"lake {lake}: the operations log cannot be read completely: {problem}"] if problem is not None else []
     if unknown:
         notes.append(
-            f"lake {lake}: {len(unknown):,} objects in {BACKUP_FOLDER}/ are not named like copies of `repo` "
+            f"lake {lake}: {len(unknown):,} objects in {BACKUP_FOLDER}/ do not have the name of a `repo` copy "
             f"(for example {unknown[0]!r}); they are kept"
         )
     return NeededBackups(tuple(_content_roots(f"{repository}/{BACKUP_FOLDER}/", listed, needed)), tuple(notes))

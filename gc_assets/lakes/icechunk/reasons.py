@@ -85,7 +85,7 @@ def _first_through(graph: Graph) -> dict[int, Pointer]:
 
 
 def keep_until(graph: Graph, expiration: Expiration, index: int, reason: str) -> int | None:
-    """Return how long a snapshot is kept because of its age, or None if its age is irrelevant."""
+    """Return until when the age of a snapshot keeps it, or None if its age is irrelevant."""
     keeper = expiration.keepers.get(index)
     if keeper is None or not reason.startswith("kept: within"):
         return None

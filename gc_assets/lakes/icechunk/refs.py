@@ -25,7 +25,7 @@ from gc_assets.lakes.protocol import ContentRoot, Ref, RefType
 
 POINTER = "ref.json"
 TOMBSTONE = f"{POINTER}.deleted"
-# Property of a ref whose directory the library would name differently. Such a ref is read-only.
+# Property of a ref whose directory has another name than the library uses. The ref is read-only.
 READ_ONLY = "read_only"
 # When a process is killed while it creates or removes a branch on a local disk, such a file
 # remains. The library does not list these names either. Tags are never removed, so a tag that has

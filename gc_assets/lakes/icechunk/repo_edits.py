@@ -225,8 +225,8 @@ def _ancestors_until(source: str, info: RepoInfo, entry: SnapshotInfo, end: str)
 def _log(source: str, info: RepoInfo, entry: LogEntry) -> dict[str, Any]:
     """Return the operations log with the new entry, as fields of `RepoInfo`.
 
-    After `max_updates` entries, the log continues in the copy that the first dropped entry names.
-    As in the library, entries that do not name a copy are kept.
+    After `max_updates` entries, the log continues in the copy to which the first dropped entry
+    refers. As in the library, entries without a copy are kept.
     """
     if not info.updates or info.updates[0].backup_path is not None:
         raise FormatError(f"{source}: expected an operations log whose newest operation has no copy; nothing was changed")

@@ -45,7 +45,7 @@ def execute_repo(actions: Sequence[ExpiryAction], policy: Callable[[RepoInfo], R
 
 
 def _operation(edits: RepoEdits) -> UpdateKind:
-    """Name the operation as the library would. Its collector only removes unreachable snapshots."""
+    """Return the library's kind of operation. Its collector only removes unreachable snapshots."""
     return UpdateKind.EXPIRATION_RAN if edits.parents or edits.deleted_refs else UpdateKind.GC_RAN
 
 
@@ -94,7 +94,7 @@ def _to_edits(actions: Sequence[ExpiryAction]) -> RepoEdits:
 
 
 def _reached_deletions(accepted: Sequence[ExpiryAction], info: RepoInfo) -> dict[ExpiryAction, str]:
-    """Find ref deletions whose head another ref still reaches. Returns the reason for each."""
+    """Find deletions of refs whose head another ref reaches. Returns the reason for each."""
     edits = _to_edits(accepted)
     parents = {name: edits.parents.get(name, entry.parent_id) for name, entry in info.snapshots.items()}
     reached: set[str] = set()

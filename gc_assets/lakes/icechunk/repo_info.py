@@ -134,7 +134,7 @@ def parse_repo(source: str, raw: bytes) -> RepoInfo:
     buffer = FlatBuffer(source, envelope.unwrap(source, raw, envelope.REPO_INFO, envelope.SPEC_V2))
     root = buffer.root(REPO_FIELDS, IDENTIFIER)
     if (version := root.number(SPEC, U8)) != SPEC_VERSION:
-        raise envelope.SpecVersionError(f"{source}: a repository of spec version {version}; expected {SPEC_VERSION}; upgrade gc-assets")
+        raise envelope.SpecVersionError(f"{source}: the repository has spec version {version}; expected {SPEC_VERSION}; upgrade gc-assets")
     reader = TableReader(buffer)
     snapshots = _parse_snapshots(source, reader, root)
     ids = list(snapshots)
@@ -145,7 +145,7 @@ def parse_repo(source: str, raw: bytes) -> RepoInfo:
         raise FormatError(f"{source}: expected a branch {MAIN!r}, found {_list(branches)}; {_RESTORE}")
     deleted = _verify_sorted(source, "deleted_tags", list(reader.strings(root.at(DELETED_TAGS, "deleted_tags"))))
     if both := tags.keys() & set(deleted):
-        raise FormatError(f"{source}: the tags {_list(both)} are live and deleted; {_RESTORE}")
+        raise FormatError(f"{source}: the tags {_list(both)} are both live and deleted; {_RESTORE}")
     info = RepoInfo(
         header_spec=envelope.spec_version(raw),
         spec_version=version,
@@ -247,7 +247,7 @@ def _verify_flags(source: str, info: RepoInfo) -> None:
             f"known are {known}; upgrade gc-assets"
         )
     if both := sorted(enabled & disabled):
-        raise FormatError(f"{source}: the feature flags {both} are enabled and disabled; {_RESTORE}")
+        raise FormatError(f"{source}: the feature flags {both} are both enabled and disabled; {_RESTORE}")
 
 
 def _verify_sorted(source: str, name: str, keys: list[str]) -> list[str]:

@@ -2,7 +2,7 @@
 
 This writes a new `repo` with the old entries, parents and branches. Commits made since the expiry
 are kept. A snapshot is only listed again if its file, its transaction logs and all of its manifests
-exist. Chunks are not checked, because the next mark counts missing ones anyway.
+exist. Chunks are not checked, because the next run counts missing ones anyway.
 """
 
 from __future__ import annotations

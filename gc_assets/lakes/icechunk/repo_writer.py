@@ -32,7 +32,7 @@ def write_repo(source: str, raw: bytes, info: RepoInfo) -> bytes:
         source: Name of the object for error messages.
         raw: The object that will be replaced. Its header and compression are reused.
         info: New content. The library requires that the newest operation is later than all others,
-            and that it does not name a copy yet.
+            and that it does not refer to a copy yet.
 
     Raises:
         FormatError: If the content is invalid, or contains an operation that only a later library
@@ -46,7 +46,7 @@ def write_repo(source: str, raw: bytes, info: RepoInfo) -> bytes:
     rewritten = envelope.rewrap(raw, payload)
     if (found := parse_repo(source, rewritten)) != info:
         changed = [name for name in info.__dataclass_fields__ if getattr(found, name) != getattr(info, name)]
-        raise FormatError(f"{source}: the new object differs in {', '.join(changed)} after it was written; nothing was written")
+        raise FormatError(f"{source}: the new object differs in {', '.join(changed)} when it is parsed again; nothing was written")
     return rewritten
 
 

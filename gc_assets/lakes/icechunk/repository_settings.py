@@ -1,4 +1,4 @@
-"""Repository settings that affect retention. They are frozen in the properties of the sources."""
+"""Repository settings that affect retention, stored in `CommitSource.properties`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class RepositorySettings:
 
     @classmethod
     def of(cls, sources: Sequence[CommitSource]) -> Self:
-        """Read the settings from frozen sources."""
+        """Read the settings from the properties of sources."""
         found = sources[0].properties if sources else {}
         return cls(
             int(found.get("spec_version", "1")),

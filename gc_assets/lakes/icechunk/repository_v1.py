@@ -36,7 +36,7 @@ class RepositoryV1:
         return replace(self.read_state(), named_prefixes=self.read_prefixes())
 
     def read_state(self) -> FrozenRefs:
-        """Read everything except virtual chunk containers. Files of deleted tags are pinned.
+        """Read everything except virtual chunk containers. Files of deleted tags stay live.
 
         Raises:
             LakeUnreadable: If a ref cannot be read, or the repository does not have any refs.

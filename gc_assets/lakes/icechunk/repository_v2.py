@@ -63,7 +63,8 @@ class RepositoryV2:
     def commits(self, source: CommitSource) -> Iterator[Commit]:
         """Yield the snapshots in the source's shard.
 
-        `repo` is read again, so that the result includes snapshots committed since the freeze.
+        `repo` is read again, so that the result includes snapshots committed since the refs were
+        read.
 
         Raises:
             LakeUnreadable: If the store fails, `repo` is damaged, there are no snapshots, or an
@@ -129,8 +130,8 @@ class RepositoryV2:
     def commits_of(self, info: RepoInfo, shard: int = 0, shards: int = 1) -> Iterator[Commit]:
         """Yield the listed snapshots in a shard, followed by the unlisted snapshot files.
 
-        Files of listed snapshots are not read. A missing file is later reported as a missing
-        content root of its commit.
+        Files of listed snapshots are not read. A missing one is later reported as a missing
+        metadata object of its commit.
         """
         files = snapshots_of(self._snapshots.list())
         if not files:  # If this machine does not mount the repository's disk, all data would look lost.

@@ -33,7 +33,7 @@ DEFAULT_BRANCH = "main"
 
 
 def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: datetime, config: IcechunkLakeConfig) -> Retention:
-    """Apply the policy to the commit graph. `reachable` is in the same order as `commits`.
+    """Apply the policy to the commit graph. `Retention.reachable` has the order of `commits`.
 
     Raises:
         LakeUnreadable: If the head of a ref is not among the commits, a damaged snapshot is
@@ -76,7 +76,7 @@ def _retain_all(lake: str, graph: Graph, reason: str) -> Retention:
 
 
 def _find_fixed(graph: Graph, ambiguous: frozenset[str], settings: RepositorySettings) -> set[int]:
-    """Find refs that must not be deleted, whatever the policy. Returns the ids of the objects."""
+    """Find refs that must never be deleted. Returns the `id()` of each pointer."""
     renamed = {id(pointer.ref) for pointer in graph.renamed}
     return {
         id(pointer)
@@ -119,7 +119,7 @@ def _find_protected(
         unreached: Snapshots to which `cutoff` applies.
         grace_cutoff: Any snapshot after this time, in microseconds, is kept.
         cutoff: Rule for unreachable snapshots.
-        as_of: Time from which ages are counted.
+        as_of: Reference time for ages.
 
     Returns:
         The reason for each snapshot, by position.
@@ -188,8 +188,8 @@ def _find_cut_off(graph: Graph, refs: FrozenRefs) -> set[int]:
 def _refuse_incomplete(lake: str, graph: Graph, config: IcechunkLakeConfig) -> None:
     """Raise `LakeUnreadable` if a ref reaches a snapshot whose parent is missing.
 
-    Only the missing object names its own parent and manifests. Without it, earlier snapshots look
-    dangling, and its files look like garbage.
+    Only the missing object contains its own parent and manifests. Without it, earlier snapshots
+    look dangling, and its files look like garbage.
     """
     gaps = {
         parent: index for index, parent in graph.missing_parent.items() if graph.reach[index].count and parent not in config.lost_snapshots

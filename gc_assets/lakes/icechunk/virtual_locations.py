@@ -165,7 +165,7 @@ def virtual_addresses(source: str, locations: pa.StringArray, containers: NamedP
 
 
 def _expand(location: str, containers: NamedPrefixes | None, names: set[str]) -> str | None:
-    """Replace a container name with its prefix, and record it in `names`. Unknown ones give None."""
+    """Replace a container name with its prefix, and add it to `names`. None for unknown names."""
     match = _NAMED.fullmatch(location)
     if match is None or containers is None:
         return None
@@ -178,13 +178,13 @@ def _expand(location: str, containers: NamedPrefixes | None, names: set[str]) ->
 
 def _describe_unresolved(source: str, location: str, containers: NamedPrefixes | None) -> str:
     if containers is None:
-        known = "an earlier release froze this run without them"
+        known = "an earlier release started this run without reading them"
     elif containers.error is not None:
         known = containers.error
     else:
         known = f"the configuration defines {', '.join(map(repr, sorted(containers.prefixes))) or 'none'}"
     return (
-        f"{source}: the location {location!r} names a virtual chunk container with an unknown prefix ({known}), so it may be any file; "
+        f"{source}: the location {location!r} uses a virtual chunk container with an unknown prefix ({known}), so it may be any file; "
         "define the container in the repository's configuration, and save it with the library's `save_config`"
     )
 

@@ -47,7 +47,7 @@ class Activity:
     Attributes:
         active: True if the commit is active.
         held_by: Name of the longest walk that keeps the commit.
-        until: How long the age of the commit keeps it, or None if its age is not the reason.
+        until: Time until which the age of the commit keeps it, or None if age is not the reason.
     """
 
     active: Sequence[bool]
@@ -103,7 +103,7 @@ def find_active_commits(graph: CommitGraph, committed_at: Sequence[datetime], st
         graph: The commits, without cycles and without missing parents.
         committed_at: Time of each commit.
         starts: Starting points of the walks.
-        as_of: Time from which ages are counted.
+        as_of: Reference time for ages.
     """
     walks = _Walks([None] * len(graph), [0] * len(graph))
     for start in starts:

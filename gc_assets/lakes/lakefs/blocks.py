@@ -73,7 +73,7 @@ def _intervals(buffer: Buffer, blocks: list[bytes]) -> tuple[Positions, Position
     base = 0
     for block in blocks:
         if len(block) < 4:
-            raise buffer.damage_error(f"a block of {len(block)} bytes")
+            raise buffer.damage_error(f"a block of only {len(block)} bytes")
         count = int.from_bytes(block[-4:], "little")
         tail = len(block) - 4 - 4 * count
         if tail < 0 or count == 0:
@@ -111,7 +111,7 @@ def _read_intervals(buffer: Buffer, starts: Positions, ends: Positions) -> Entri
         total += int(sizes.sum())
         # Keys share prefixes, so three bytes are enough to repeat a long key.
         if np.any(sizes > LARGEST_KEY) or total > limit:
-            raise buffer.damage_error(f"a key of {int(sizes.max()):,} bytes, or keys of {total:,} bytes")
+            raise buffer.damage_error(f"a key of {int(sizes.max()):,} bytes, or keys of {total:,} bytes in total")
         held = _next_keys(buffer.data, held, shared, at, sizes)
         found_rows.append(rows)
         found_keys.append(_user_keys(buffer, held, sizes))

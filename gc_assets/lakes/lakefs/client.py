@@ -2,7 +2,7 @@
 
 Lists are always read completely, and an inconsistent page is an error. After the status 429 or 5xx,
 or if the connection is lost, a request is retried with increasing pauses. If there is still no
-complete response, `LakeUnreadable` names the request. Error messages contain the server's status
+complete response, `LakeUnreadable` reports the request. Error messages contain the server's status
 and message, but never credentials.
 """
 
@@ -331,7 +331,7 @@ class RepositoryClient:
             time.sleep(pause)
             pause = min(2 * pause, 5.0)
         if status.refs is None:
-            raise self._unreadable(f"refs dump {task.id}", "done, but the response does not name any metaranges")
+            raise self._unreadable(f"refs dump {task.id}", "done, but the response does not contain any metaranges")
         return RefsDump(status.refs.commits_meta_range_id, status.refs.branches_meta_range_id, status.refs.tags_meta_range_id)
 
     def prepare_uncommitted(self) -> Sequence[str]:

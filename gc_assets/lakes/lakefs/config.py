@@ -19,7 +19,7 @@ from gc_assets.core.paths import Location
 from gc_assets.core.units import Cutoff
 from gc_assets.lakes.lakefs.lifecycle_rules import read_rules, rule_rows
 
-# Frozen property: days of the server's rule for branches that do not have their own rule.
+# Key in `CommitSource.properties`: days of the server's rule for branches without their own rule.
 DEFAULT_RETENTION_DAYS: Final = "default_retention_days"
 
 
@@ -65,18 +65,18 @@ class LakeFsLakeConfig(LakeConfig):
     rules: str | None = Field(default=None, description="JSON file with lifecycle rules for path prefixes. Every run reads it again.")
     lifecycle: Literal["address", "commit"] = Field(
         default="address",
-        description="How lifecycle rules work: `address` collects files that commits still name, `commit` deletes paths on branches.",
+        description="How lifecycle rules work: `address` collects files that commits still reference, `commit` deletes paths on branches.",
     )
     publish_results: bool = Field(
-        default=False, description="Whether runs list the objects that lifecycle rules release in _lakefs/retention/lc/ of the namespace."
+        default=False, description="Whether runs list the objects that lifecycle rules may delete in _lakefs/retention/lc/ of the namespace."
     )
     verify_deduplicated: bool = Field(
         default=True,
-        description="Check objects again that another path once kept from a lifecycle rule. The lakeFS proposal does not do this.",
+        description="Check objects again that were once kept because another path needed them. The lakeFS proposal does not do this.",
     )
     unused_ranges: Literal["keep", "collect"] = Field(
         default="keep",
-        description="`collect`: ranges and metaranges that no commit names are garbage, including those of old refs dumps.",
+        description="`collect`: ranges and metaranges that no commit references are garbage, including those of old refs dumps.",
     )
     full_listing: Duration = Field(
         default=timedelta(days=7),

@@ -71,7 +71,7 @@ _HEXADECIMAL: Final = re.compile(r"[a-fA-F0-9]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class _Metadata:
-    """The part of a freeze that concerns ranges and metaranges."""
+    """Claims, files to keep and notes for ranges and metaranges."""
 
     claims: tuple[Claim, ...] = ()
     pinned: tuple[ContentRoot, ...] = ()
@@ -184,7 +184,7 @@ class LakeFsLake:
 
     @property
     def publishes_results(self) -> bool:
-        """True if runs list the objects that lifecycle rules release in the namespace."""
+        """True if runs list the objects selected by lifecycle rules in the namespace."""
         return self._config.publish_results
 
     def write_result(self, claim: str, name: str, content: bytes) -> None:
@@ -236,7 +236,7 @@ class LakeFsLake:
         read_paths: Callable[[ExpiryAction], Sequence[str]],
         check: Callable[[], None],
     ) -> Iterator[ExpiryOutcome]:
-        """Delete paths that lifecycle rules release, with one commit per branch."""
+        """Delete paths selected by lifecycle rules, with one commit per branch."""
         yield from delete_paths(self._path_client(), plan_id, actions, read_paths, check)
 
     def restore_paths(self, plan_id: str, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:

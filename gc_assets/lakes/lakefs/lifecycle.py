@@ -1,10 +1,10 @@
-"""Apply lakeFS lifecycle rules, which release objects depending on branch, path and age.
+"""Apply lakeFS lifecycle rules, which permit deletion depending on branch, path and age.
 
-An object is released if every branch that reaches it releases it. On each branch, the matching rule
-with the longest prefix applies. For a pattern, the prefix is the part before its first wildcard. If
-prefixes are equal, a rule for this branch takes precedence over a rule for all branches. If there
-are still several rules, the one with the longest retention applies. A disabled rule takes part as
-well, but if it applies, the object is kept.
+An object is released (may be deleted) if every branch that reaches it releases it. On each branch,
+the matching rule with the longest prefix applies. For a pattern, the prefix is the part before its
+first wildcard. If prefixes are equal, a rule for this branch takes precedence over a rule for all
+branches. If there are still several rules, the one with the longest retention applies. A disabled
+rule takes part as well, but if it applies, the object is kept.
 
 Branches that no rule mentions are treated as one class (`OTHERS`), so the cost does not depend on
 their number. All functions are pure and vectorized.
@@ -59,7 +59,7 @@ class Rule:
 
 
 def class_of(rules: Iterable[Rule], branch: str) -> str:
-    """Return the branch's class: its own name if a rule names the branch, otherwise `OTHERS`."""
+    """Return the branch's class: its own name if a rule lists the branch, otherwise `OTHERS`."""
     return branch if any(rule.branch == branch for rule in rules) else OTHERS
 
 
@@ -172,7 +172,7 @@ def _matches(paths: pa.Array, selection: Selection) -> NDArray[np.bool_]:
 
 
 def _find_limit(rules: Sequence[Rule], selections: Collection[Selection], classes: Collection[str]) -> tuple[int, list[str]]:
-    """Return until when all classes release objects, and the rules that apply.
+    """Return the time before which all classes release objects, and the rules that apply.
 
     The limit is exclusive and in microseconds. `selections` are those that match the objects.
     """

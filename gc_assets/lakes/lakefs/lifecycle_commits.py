@@ -3,7 +3,8 @@
 lakeFS does not offer a request that changes a branch only if it has a given head. We therefore
 delete the paths on a hidden branch that starts at the planned head, and then cherry-pick its only
 commit. The server deletes either all paths or none, because a path that changed since the planned
-head is a conflict. The commit on the branch names the plan, so that a later apply or undo finds it.
+head is a conflict. The commit on the branch contains the plan id, so that a later apply or undo
+finds it.
 """
 
 from __future__ import annotations

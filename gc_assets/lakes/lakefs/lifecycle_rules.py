@@ -83,7 +83,7 @@ def read_rules(path: str) -> Mapping[str, LifecycleRule]:
 
 
 def parse_rules(where: str, text: str) -> Mapping[str, LifecycleRule]:
-    """Parse rules by id. Raises `UsageError` that names each invalid key."""
+    """Parse rules by id. Raises `UsageError` with each invalid key."""
     try:
         _refuse_repeated_keys(text)
         rules = _Rules.model_validate_json(text).root

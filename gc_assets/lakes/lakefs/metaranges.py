@@ -42,7 +42,7 @@ def read_metarange(source: str, object_id: str, raw: bytes, entity: str | None =
     previous_max = b""
     for position, (item, key) in enumerate(zip(ranges, records.keys.to_pylist(), strict=True)):
         if not is_object_id(item.range_id):
-            raise FormatError(f"{source}: names the range {item.range_id!r}; expected 64 hexadecimal digits")
+            raise FormatError(f"{source}: the range id {item.range_id!r} is invalid; expected 64 hexadecimal digits")
         if item.max_key != key or item.min_key > item.max_key or (position and item.min_key <= previous_max) or item.records < 1:
             raise FormatError(
                 f"{source}: range {item.range_id} (keys {item.min_key!r} to {item.max_key!r}, {item.records:,} records, stored under "

@@ -57,7 +57,7 @@ def read_range(source: str, object_id: str, raw: bytes) -> pa.RecordBatch:
         raise buffer.damage_error("an entry without an address")
     types = fields[_ADDRESS_TYPE].numbers(count)
     if np.any((types < BY_PREFIX) | (types > FULL)):
-        raise FormatError(f"{source}: address type {int(types.max())}; this release supports {BY_PREFIX} to {FULL}")
+        raise FormatError(f"{source}: an entry has address type {int(types.max())}; this release supports {BY_PREFIX} to {FULL}")
     addresses = buffer.strings(address_starts, address_sizes, "an address")
     columns = [
         _paths(records),

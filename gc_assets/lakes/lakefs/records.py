@@ -59,7 +59,7 @@ def read_records(source: str, object_id: str, raw: bytes, table_type: str, entit
         )
     _verify_bounds(source, table)
     if (found_id := id_of(table)) != object_id:
-        raise FormatError(f"{source}: has the content of {found_id}, expected {object_id}; restore the object from a backup")
+        raise FormatError(f"{source}: the object has the content of {found_id}, expected {object_id}; restore it from a backup")
     entries = table.entries
     buffer, ends = entries.buffer, entries.value_starts + entries.value_sizes
     identity_starts, identity_sizes = _read_frames(buffer, entries.value_starts, ends)
@@ -89,7 +89,7 @@ def _verify_bounds(source: str, table: SSTable) -> None:
     for name, key in (("min_key", keys[0].as_py()), ("max_key", keys[-1].as_py())):
         if table.properties.get(name.encode()) != key:
             raise FormatError(
-                f"{source}: its property {name} is {table.properties.get(name.encode())!r}, the record there has {key!r}; "
+                f"{source}: its property {name} is {table.properties.get(name.encode())!r}, but the record has {key!r}; "
                 "restore the object from a backup"
             )
 

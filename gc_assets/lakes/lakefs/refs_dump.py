@@ -52,7 +52,7 @@ def read_refs(source: str, object_id: str, raw: bytes, entity: str) -> dict[str,
     _verify_keys(source, records, names)
     for name, commit in zip(names, commits, strict=True):
         if not commit:
-            raise FormatError(f"{source}: {entity} {name!r} does not name a commit; expected its head")
+            raise FormatError(f"{source}: {entity} {name!r} does not point to a commit; expected its head")
     return dict(zip(names, commits, strict=True))
 
 
@@ -106,7 +106,7 @@ def _roots(source: str, commit_id: str, metarange_id: str, location: str) -> tup
     if not metarange_id:
         return ()
     if not is_object_id(metarange_id):
-        raise FormatError(f"{source}: commit {commit_id} names the metarange {metarange_id!r}; expected 64 hexadecimal digits")
+        raise FormatError(f"{source}: commit {commit_id} has the metarange id {metarange_id!r}; expected 64 hexadecimal digits")
     return (ContentRoot(f"{location}{METADATA}{metarange_id}", Kind.METARANGE, is_container=True),)
 
 

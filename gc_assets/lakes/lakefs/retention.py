@@ -22,7 +22,7 @@ from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED, CommitState, F
 from gc_assets.state.arrow_types import TIMESTAMP
 from gc_assets.state.schemas import EXPIRY_PLAN, REACHABLE_SNAPSHOTS
 
-# Frozen property of a branch: days in the rule for this branch.
+# Key in `Ref.properties`: days in the rule for this branch.
 RETENTION_DAYS: Final = "retention_days"
 _FOREVER: Final = Cutoff(forever=True)
 
@@ -77,7 +77,7 @@ def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: d
 
 
 class _Policy:
-    """Rules for the refs of a run. They were frozen from the server or come from the configuration."""
+    """Rules for the refs of a run. They come from the server or the configuration."""
 
     def __init__(self, refs: FrozenRefs, config: LakeFsLakeConfig) -> None:
         self._refs = refs

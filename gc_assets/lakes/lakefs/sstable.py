@@ -58,16 +58,16 @@ def read_sstable(source: str, raw: bytes) -> SSTable:
     metaindex, index = file.footer()
     meta = dict(file.pairs(metaindex))
     if _RANGE_DELETIONS in meta:
-        raise FormatError(f"{source}: contains range deletions, which lakeFS never writes")
+        raise FormatError(f"{source}: the table contains range deletions, which lakeFS never writes")
     if _PROPERTIES not in meta:
-        raise FormatError(f"{source}: has no properties block; restore the object from a backup")
+        raise FormatError(f"{source}: the table has no properties block; restore the object from a backup")
     properties = dict(file.pairs(file.handle(meta[_PROPERTIES])[:2]))
     blocks = file.handles(file.pairs(index))
     index_type = int.from_bytes(properties.get(_INDEX_TYPE, bytes(4)), "little")
     if index_type == _TWO_LEVEL_INDEX:
         blocks = file.handles([pair for part in blocks for pair in file.pairs(part)])
     elif index_type != _SINGLE_INDEX:
-        raise FormatError(f"{source}: index type {index_type}; expected {_SINGLE_INDEX} (one level) or {_TWO_LEVEL_INDEX} (two levels)")
+        raise FormatError(f"{source}: the index has type {index_type}; expected {_SINGLE_INDEX} (one level) or {_TWO_LEVEL_INDEX} (two)")
     entries = read_blocks(source, [file.block(block) for block in blocks])
     file.verify_count("rocksdb.num.entries", file.uvarint(properties.get(_NUM_ENTRIES, b"\0"), 0)[0], len(entries))
     return SSTable(properties, entries)
@@ -79,13 +79,13 @@ class _File:
     raw: bytes
 
     def damage_error(self, what: str) -> FormatError:
-        return FormatError(f"{self.source}: damaged, found {what}; restore the object from a backup")
+        return FormatError(f"{self.source} is damaged: found {what}; restore the object from a backup")
 
     def footer(self) -> tuple[tuple[int, int], tuple[int, int]]:
         """Read the handles of the metaindex block and the index block."""
         magic = self.raw[-len(MAGIC) :]
         if magic in _OTHER_MAGICS:
-            raise FormatError(f"{self.source}: is {_OTHER_MAGICS[magic]}; expected one of RocksDB's block-based format")
+            raise FormatError(f"{self.source}: the object is {_OTHER_MAGICS[magic]}; expected RocksDB's block-based format")
         if len(self.raw) < FOOTER_BYTES or magic != MAGIC:
             raise FormatError(
                 f"{self.source}: expected an SSTable that ends in {MAGIC.hex()}, found {len(self.raw):,} bytes ending in {magic.hex()}; "
@@ -97,7 +97,7 @@ class _File:
             raise FormatError(f"{self.source}: its checksums are {name} (type {footer[0]}); expected CRC32C (type {_CRC32C})")
         (version,) = struct.unpack_from("<I", footer, FOOTER_BYTES - 12)
         if version != FORMAT_VERSION:
-            raise FormatError(f"{self.source}: format version {version}; expected {FORMAT_VERSION}")
+            raise FormatError(f"{self.source}: the table has format version {version}; expected {FORMAT_VERSION}")
         *metaindex, after = self.handle(footer, 1)
         offset, size, _ = self.handle(footer, after)
         return (metaindex[0], metaindex[1]), (offset, size)

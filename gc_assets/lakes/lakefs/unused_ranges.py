@@ -40,7 +40,7 @@ def find_obstacle(client: RepositoryClient) -> str | None:
 
 
 def pin_dumps(objects: Objects, location: str, dump: RefsDump) -> tuple[ContentRoot, ...]:
-    """Pin the ranges and metaranges of a dump, and of the dump that `refs_manifest.json` names.
+    """Return the ranges and metaranges of a dump, and of the dump in `refs_manifest.json`.
 
     Any of them may be missing.
 
@@ -85,5 +85,5 @@ def _read_range_ids(objects: Objects, location: str, metarange_id: str, entity: 
         yield from (item.range_id for item in read_metarange(where, metarange_id, objects.read(address), entity))
     except (OSError, FormatError) as error:
         raise LakeUnreadable(
-            f"{where} cannot be read: {error}; if {MANIFEST} in {location}{METADATA} names it, dump the refs again, or remove that file"
+            f"{where} cannot be read: {error}; if {MANIFEST} in {location}{METADATA} lists it, dump the refs again, or remove that file"
         ) from error

@@ -29,7 +29,7 @@ _LONGEST_VARINT: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Bytes, followed by `PADDING` zeros. `source` names the object in error messages."""
+    """Bytes, followed by `PADDING` zeros. `source` is its name in error messages."""
 
     source: str
     data: Bytes
@@ -39,7 +39,7 @@ class Buffer:
         return cls(source, np.frombuffer(b"".join((*parts, bytes(PADDING))), np.uint8))
 
     def damage_error(self, what: str) -> FormatError:
-        return FormatError(f"{self.source}: damaged, found {what}; restore the object from a backup")
+        return FormatError(f"{self.source} is damaged: found {what}; restore the object from a backup")
 
     def check_bounds(self, ends: Positions, limits: Positions, what: str) -> None:
         """Raise `FormatError` if a part extends beyond its message or block."""

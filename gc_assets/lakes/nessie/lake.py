@@ -76,7 +76,7 @@ class NessieLake:
         """Read every branch and tag, with the hash of its head.
 
         Raises:
-            LakeUnreadable: If a call fails. The message names the call.
+            LakeUnreadable: If a call fails. The message contains the call.
         """
         with self._client() as client:
             server = client.get_config()
@@ -110,7 +110,7 @@ class NessieLake:
                     )
 
     def commits(self, source: CommitSource) -> Iterator[Commit]:
-        """Yield every commit in the logs of the frozen heads.
+        """Yield every commit in the logs of the heads in `source`.
 
         Raises:
             LakeUnreadable: If a call fails, or a log is inconsistent.
@@ -118,7 +118,7 @@ class NessieLake:
         yield from self.new_commits(source, frozenset())
 
     def new_commits(self, source: CommitSource, known: Collection[str], previous_heads: Collection[str] = ()) -> Iterator[Commit]:
-        """Yield the commits in the logs of the frozen heads that are not in `known`.
+        """Yield the commits in the logs of the heads in `source` that are not in `known`.
 
         If a commit in `previous_heads` still exists, its log is read as well. Only first parents
         are followed. The number of requests depends on the number of new commits and of

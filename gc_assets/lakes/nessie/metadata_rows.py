@@ -22,11 +22,11 @@ KeepListed = Literal["all", "refs", "none"]
 def table_rows(container: Container, raw: bytes, keep_listed: KeepListed) -> pa.RecordBatch:
     """Return the files of a table's retained snapshots, followed by its locations and uuid.
 
-    The current snapshot is always retained. `keep_listed` determines which others are. Only files
-    of the current snapshot must exist, because another collector may have removed older ones.
+    The current snapshot is always retained. `keep_listed` selects the others. Only files of the
+    current snapshot must exist, because another collector may have removed older ones.
 
     Raises:
-        FormatError: If the metadata is invalid. The message names the file.
+        FormatError: If the metadata is invalid. The message shows the file.
     """
     return _batch(_table_rows(parse_metadata(container.address, raw), keep_listed))
 
@@ -35,7 +35,7 @@ def view_rows(container: Container, raw: bytes) -> pa.RecordBatch:
     """Return the location and uuid of a view. Its metadata is its only file.
 
     Raises:
-        FormatError: If the metadata is invalid. The message names the file.
+        FormatError: If the metadata is invalid. The message shows the file.
     """
     view = parse_view(container.address, raw)
     return _batch(_identity_rows((view.location,), view.view_uuid))
