@@ -191,8 +191,8 @@ class LakeKind:
             locations. Importing the kind's libraries is left to this function.
         modules: Top-level modules that the extra installs.
         describe_decoder: Returns the library that decodes containers, for `gc-assets doctor`.
-        describe_format: Describes the format of a frozen lake, for example its version, for
-            `gc-assets doctor`.
+        describe_format: Describes the format of a lake, for example its version, from its
+            `FrozenRefs`, for `gc-assets doctor`.
         discover: Yields the lakes of this kind at a target. Imports the kind's libraries.
         discovered_in_folders: Targets that `discover` looks for in a folder, for messages. Empty if
             it only searches servers.

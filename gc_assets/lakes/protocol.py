@@ -52,7 +52,7 @@ class ContentRoot:
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """Branch or tag, with its head at freeze time.
+    """Branch or tag, with its head at the start of the run.
 
     `properties` contains the ref's settings for retention, for example Iceberg's `max-ref-age-ms`.
     """
@@ -180,12 +180,12 @@ class UncommittedObject:
 
 @dataclass(frozen=True, slots=True)
 class PreviousRef:
-    """Ref from an earlier freeze that a later freeze found moved or missing.
+    """Ref of an earlier run that a later run found moved or missing.
 
     Attributes:
-        ref: The ref in the earlier freeze.
-        missed_at: Time of the first freeze in which the ref did not have this head any more.
-        moved_to: Head of the ref in that freeze, or None if the ref was missing.
+        ref: The ref in the earlier run.
+        missed_at: Time at which a run first found that the ref no longer has this head.
+        moved_to: Head of the ref at that time, or None if the ref was missing.
     """
 
     ref: Ref
@@ -216,7 +216,7 @@ class UnreadableTable:
 
 @dataclass(frozen=True, slots=True)
 class NamedPrefixes:
-    """Prefixes of addresses that containers refer to by name.
+    """Address prefixes that containers refer to by name.
 
     Icechunk's virtual chunk containers are an example. A lake can change a prefix at any time, so a
     run reads the prefixes only once. If one has changed, the containers that use it are decoded
@@ -242,7 +242,7 @@ def name_in_reference(address: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """View in a catalog. Its pinned metadata is its only file.
+    """View in a catalog. Its metadata is its only file.
 
     `newest` is the time of its newest version in milliseconds since 1970, or None if unknown.
     """
@@ -298,12 +298,12 @@ class FrozenRefs:
         uncommitted: Staged lakeFS objects with one address each. `pinned` contains all possible
             names of these objects.
         unreadable: Tables that cannot be read. No other attribute includes them.
-        views: Views whose metadata is pinned.
+        views: Views whose metadata is in `pinned`.
         named_prefixes: Prefixes of addresses that containers refer to by name, or None if this
             kind does not have such prefixes.
         repository: Identity of the repository, if the lake is a single repository on a server.
-        read_at: When a freeze last read the repository, if it is now deleted or unreadable.
-            Otherwise None.
+        read_at: When a run last read the repository, if it is now deleted or unreadable. Otherwise
+            None.
         is_deleted: True if the server has deleted the repository and a user ran `forget` for the
             lake.
     """
@@ -356,8 +356,8 @@ class Container:
     Attributes:
         size_bytes: Expected size. Decoding verifies it.
         expected_entries: Expected number of entries. Decoding verifies it.
-        snapshot_id: Snapshot that added the container. For a content root, this is the commit.
-            Entries without a snapshot id inherit it.
+        snapshot_id: Snapshot that added the container. For a content root of a commit, this is the
+            commit. Entries without a snapshot id inherit it.
     """
 
     address: str
@@ -369,7 +369,7 @@ class Container:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """The policy's decision about every commit, and the history edits that follow from it.
+    """Retention decision for every commit, and the history edits that follow from the decisions.
 
     Attributes:
         reachable: One row per commit, with the columns of `reachable_snapshots`.
@@ -415,8 +415,7 @@ class Lake(Protocol):
     def freeze(self, as_of: datetime) -> FrozenRefs:
         """Read the mutable state of the lake.
 
-        A table that cannot be read does not fail the freeze. It is added to
-        `FrozenRefs.unreadable`.
+        A table that cannot be read is not an error. It is added to `FrozenRefs.unreadable`.
 
         Args:
             as_of: Time of the run.
@@ -454,7 +453,7 @@ class Lake(Protocol):
         The result depends only on the arguments and the configuration.
 
         Args:
-            refs: Frozen state of the run.
+            refs: State read at the start of the run.
             commits: The whole commit graph, with the columns of `commit_graph`.
             as_of: Reference time for ages.
             grace_cutoff: Any commit newer than this time is retained.
@@ -526,8 +525,8 @@ class BranchLake(Lake, Protocol):
     """Lake whose idle branches can be deleted and recreated.
 
     `freeze` sets the property `PROTECTED` on every branch that must be kept, even if the current
-    rules do not select it. Later runs of the same date reuse this freeze with the rules in force
-    at that time.
+    rules do not select it. Later runs of the same date reuse these refs with the rules in force at
+    that time.
     """
 
     def delete_branches(self, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
@@ -622,9 +621,9 @@ class HistoryPublisher(Lake, Protocol):
 
         Args:
             read: Reads `snapshot_history` with the given columns, or with all of them.
-            unnamed: Names by uuid of tables that may be edited and do not refer to the published
-                table yet. If such a table has expired snapshots, a property with the published
-                table's name is set.
+            unnamed: Names, by uuid, of editable tables without a reference to the published table.
+                If such a table has expired snapshots, a property with the published table's name is
+                set.
             kept_since: Published records of snapshots that expired after this time are kept, even
                 if the history does not contain them any more.
 
@@ -646,7 +645,7 @@ class IncrementalLake(Lake, Protocol):
         """Yield the commits of a source that are not known yet.
 
         Args:
-            source: Source from the current freeze.
+            source: Source from the current run.
             known: Ids of commits that earlier runs have read. Reading stops at these, because their
                 ancestors are known as well.
             previous_heads: Heads from an earlier run, which may have become unreachable. Their

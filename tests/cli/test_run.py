@@ -259,7 +259,7 @@ def test_what_if_refuses_unknown_ref_and_cutoff(lake_after_run: tuple[Shell, Res
     wrong = lake_after_run[0]("what-if", "--drop-ref", "audits")
     assert (wrong.exit_code, "did you mean audit?" in wrong.stderr) == (2, True)
     cutoff = lake_after_run[0]("what-if", "--retention", "soon")
-    choices = "Iceberg retains by age or number of snapshots; write for example 14d or 5, not soon"
+    choices = "soon is not valid; Iceberg retains by age or number of snapshots, for example 14d or 5"
     assert (cutoff.exit_code, choices in " ".join(cutoff.stderr.split())) == (2, True)
     assert lake_after_run[0]("what-if", "--retention", "2026-01-01").exit_code == 2
 

@@ -251,7 +251,7 @@ def test_retention_of_zero_is_rejected(load: Load, keys: tuple[str | int, ...], 
 
 
 def test_catalog_name_has_separate_key(load: Load) -> None:
-    with pytest.raises(UsageError, match=r"lakes\[1\].*catalog\.name: write .* `catalog_name`"):
+    with pytest.raises(UsageError, match=r"lakes\[1\].*catalog\.name is not supported; write .* `catalog_name`"):
         load(("lakes", 1, "catalog"), {"type": "rest", "name": "prod"})
 
 

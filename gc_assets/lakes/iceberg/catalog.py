@@ -526,7 +526,7 @@ class CatalogClient:
             unused: A uuid that no table has. REST catalogs must reject a commit that requires it.
 
         Returns:
-            A description of what the response proves.
+            A description of the result.
 
         Raises:
             CommitRejected: If the catalog rejects the requirement, which shows that it permits

@@ -82,7 +82,7 @@ def read_graph(refs: FrozenRefs, commits: pa.Table, as_of: datetime, config: Ice
     """Build the graph.
 
     Args:
-        refs: Frozen refs.
+        refs: Refs read at the start of the run.
         commits: All snapshots, with the columns of `commit_graph`.
         as_of: Reference time for ages.
         config: Configuration that contains the rules.

@@ -139,5 +139,5 @@ def describe_unknown_names(lake: str, files: Sequence[SnapshotFile]) -> tuple[st
         return ()
     return (
         f"lake {lake}: {count_of(len(names), 'object')} in snapshots/ without an object id as name (for example {names[0]!r}). "
-        "No snapshot or ref can refer to them. Unfinished writes such as ID#1 are collected, and other files are foreign",
+        "No snapshot or ref can refer to them. Unfinished writes such as ID#1 are collected, but no other files",
     )

@@ -167,7 +167,7 @@ def protect_branches(
         client: Client of the repository.
         refs: Refs to mark.
         rules: Rules for idle branches. Branches without a rule are not examined, but protected,
-            because a rule may be added before the refs are frozen again.
+            because a rule may be added before the refs are read again.
         staged: Branches with staged objects.
         has_lifecycle: Returns True if commits may delete paths of a branch under lifecycle rules.
         read_only: True if the repository is read-only.

@@ -68,7 +68,8 @@ class LakeFsLakeConfig(LakeConfig):
         description="How lifecycle rules work: `address` collects files that commits still reference, `commit` deletes paths on branches.",
     )
     publish_results: bool = Field(
-        default=False, description="Whether runs list the objects that lifecycle rules may delete in _lakefs/retention/lc/ of the namespace."
+        default=False,
+        description="Whether runs list the objects that lifecycle rules may delete in _lakefs/retention/lc/ of the namespace.",
     )
     verify_deduplicated: bool = Field(
         default=True,
@@ -91,7 +92,7 @@ class LakeFsLakeConfig(LakeConfig):
     @model_validator(mode="after")
     def _results_need_addresses(self) -> LakeFsLakeConfig:
         if self.lifecycle == "commit" and self.publish_results:
-            raise ValueError("publish_results requires `lifecycle: address`, because `lifecycle: commit` releases no objects")
+            raise ValueError("publish_results requires `lifecycle: address`, because `lifecycle: commit` deletes paths, not objects")
         return self
 
     def policy(self) -> dict[str, Any]:
@@ -156,7 +157,7 @@ class LakeFsLakeConfig(LakeConfig):
         Raises:
             UsageError: If the rules file cannot be read or is invalid.
         """
-        # The server's rules are read later and frozen together with the refs.
+        # The server's rules are read later, together with the refs.
         from_server = [policy_row("retention.source=server", None, Cutoff(forever=True), as_of)]
         history = from_server if self.retention.source == "server" else self.retention.policy_rows(as_of)
         return [*history, *(rule_rows(read_rules(self.rules), as_of) if self.rules is not None else [])]

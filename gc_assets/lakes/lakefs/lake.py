@@ -184,7 +184,7 @@ class LakeFsLake:
 
     @property
     def publishes_results(self) -> bool:
-        """True if runs list the objects selected by lifecycle rules in the namespace."""
+        """True if runs list the objects that lifecycle rules may delete in the namespace."""
         return self._config.publish_results
 
     def write_result(self, claim: str, name: str, content: bytes) -> None:

@@ -77,8 +77,8 @@ def commit_bound(rules: Sequence[Rule], branches: Collection[str]) -> datetime |
     """Return the latest bound of the branches that reach a commit.
 
     If a commit is later than this, its objects may still have to be released, and it is called a
-    potential commit. The result is None if it is not, because no branch reaches it or no rule
-    applies to one of the branches.
+    potential commit. The result is None if the commit is not potential, because no branch reaches
+    it or no rule applies to one of the branches.
     """
     bounds = [branch_bound(rules, branch) for branch in branches]
     known = [bound for bound in bounds if bound is not None]

@@ -96,11 +96,9 @@ def parse_rules(where: str, text: str) -> Mapping[str, LifecycleRule]:
         raise UsageError(f"lifecycle rules in {where} are not valid:\n" + "\n".join(lines)) from None
     for rule_id, rule in rules.items():
         if (rule.prefix is None) == (rule.glob is None) or rule.glob == "":
-            raise UsageError(f"lifecycle rules in {where} are not valid:\n  {rule_id}: set prefix or glob, and not both")
+            raise UsageError(f"lifecycle rules in {where} are not valid:\n  {rule_id}: exactly one of prefix and glob is required")
         if rule.days is None and not rule.branch_days:
-            raise UsageError(
-                f"lifecycle rules in {where} are not valid:\n  {rule_id}: set days or branch_days, otherwise the rule has no effect"
-            )
+            raise UsageError(f"lifecycle rules in {where} are not valid:\n  {rule_id}: the rule has no effect; set days or branch_days")
     return rules
 
 

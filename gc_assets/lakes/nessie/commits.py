@@ -38,8 +38,8 @@ def read_commits(
     Args:
         lake: Name of the lake.
         client: Client of the server.
-        heads: Hashes of the heads. A head that is not known yet gets a digest of the state that the
-            server lists, in its summary.
+        heads: Hashes of the heads. The summary of a head that is not known yet gets a digest of the
+            state that the server lists.
         no_ancestor: Hash of the empty state.
         known: Commits that earlier runs have read. They and their ancestors are skipped.
         previous_heads: Heads from earlier runs. Their logs are read as well if they still exist.

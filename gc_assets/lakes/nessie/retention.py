@@ -64,7 +64,7 @@ class _RefLog:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _PreviousLog:
-    """A ref from an earlier run that was deleted or moved, and what its cut-off would retain.
+    """A ref from an earlier run that was deleted or moved, and the commits that it would keep.
 
     `retained` is None if the commits are not known.
     """

@@ -92,7 +92,7 @@ def test_expected_count_is_compared_before_decoding(monkeypatch: pytest.MonkeyPa
     raw = avro_bytes(record_with("boolean"), 9_000_000, bytes(9_000_000))
     for name in ("read_with_datafusion", "read_with_fastavro"):
         monkeypatch.setattr(avro, name, lambda *_: pytest.fail("a file with a wrong count is decoded"))
-    with pytest.raises(FormatError, match="read 9,000,000 entries, its manifest list states 7"):
+    with pytest.raises(FormatError, match="read 9,000,000 entries, but its manifest list records 7"):
         decode(Container("file:///x/m.avro", Kind.MANIFEST, len(raw), 7, "1"), raw)
 
 

@@ -52,7 +52,7 @@ def shared_references(arrays: int, refs: int) -> bytes:
 
 
 def test_manifest_whose_arrays_share_references_is_refused() -> None:
-    with pytest.raises(FormatError, match=r"manifest m: expected a valid payload of .* found .* references"):
+    with pytest.raises(FormatError, match=r"manifest m: the payload of .* is damaged: found .* references"):
         parse_chunk_manifest("manifest m", chunk_manifest(shared_references(COUNT, COUNT)))
 
 
@@ -95,7 +95,7 @@ class LongIndexKeys(TableWriter):
     ],
 )
 def test_sstable_that_repeats_blocks_or_key_prefixes_is_refused(writer: TableWriter, found: str) -> None:
-    with pytest.raises(FormatError, match=f"range r: damaged, found .*{found}"):
+    with pytest.raises(FormatError, match=f"range r is damaged: found .*{found}"):
         read_sstable("range r", writer.write([(b"key", b"value")]))
 
 

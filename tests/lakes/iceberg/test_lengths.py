@@ -71,7 +71,7 @@ def test_truncated_manifest_is_refused(manifest: tuple[Container, Path], cut: in
 
 def test_manifest_with_other_entries_is_refused(manifest: tuple[Container, Path]) -> None:
     container, path = manifest
-    with pytest.raises(FormatError, match=r"it has 2 entries, its manifest list states 1"):
+    with pytest.raises(FormatError, match=r"it has 2 entries, but its manifest list records 1"):
         decode(container, rewritten(path.read_bytes(), copies=2))
 
 

@@ -205,7 +205,7 @@ def test_damaged_large_manifest_is_refused_without_datafusion(without_datafusion
     for damaged in (corrupt_map_count(manifest_with_statistics(LARGE)), raw[:-1] + bytes([raw[-1] ^ 1]), raw[: len(raw) // 2]):
         with pytest.raises(FormatError, match="cannot decode"):
             decode(container(damaged), damaged)
-    with pytest.raises(FormatError, match="its manifest list states 5"):
+    with pytest.raises(FormatError, match="its manifest list records 5"):
         decode(container(raw, expected_entries=5), raw)
 
 
@@ -285,7 +285,7 @@ def test_unknown_container_kind_is_refused() -> None:
 @pytest.mark.parametrize("wrong", [-1, 1])
 def test_wrong_entry_count_is_refused(count: int, wrong: int) -> None:
     raw = manifest(count=count)
-    with pytest.raises(FormatError, match=f"read {count:,} entries, its manifest list states {count + wrong:,}"):
+    with pytest.raises(FormatError, match=f"read {count:,} entries, but its manifest list records {count + wrong:,}"):
         decode(container(raw, expected_entries=count + wrong), raw)
 
 
@@ -461,7 +461,7 @@ def test_small_group_does_not_start_datafusion(grouped_calls: list[int]) -> None
 @pytest.mark.parametrize("count", [1, LARGE])
 def test_manifest_of_another_snapshot_is_refused(count: int) -> None:
     raw = manifest(*[{}] * count)
-    with pytest.raises(FormatError, match="snapshot 7 added an entry, but the manifest list names another snapshot"):
+    with pytest.raises(FormatError, match="snapshot 7 added an entry, but the manifest list records another snapshot"):
         decode(container(raw, expected_entries=count, snapshot_id="8"), raw)
 
 
@@ -473,4 +473,4 @@ def test_manifest_list_of_another_snapshot_is_refused() -> None:
     assert decode(container(raw, Kind.MANIFEST_LIST, snapshot_id="8"), raw).num_rows == 1  # without a snapshot in the header
     assert decode(Container(expected.address, expected.kind, snapshot_id="7"), named.getvalue()).num_rows == 1
     for found in (decode_many([(expected, named.getvalue())])[0], *decode_many([(expected, named.getvalue())] * 9)):
-        assert "its header names snapshot 7, but snapshot 8 needs it" in str(found)
+        assert "its header has snapshot id 7, but snapshot 8 needs it" in str(found)

@@ -84,4 +84,4 @@ def test_ref_that_was_created_after_the_plan_prevents_the_expiry(server: NessieS
 def test_discovery_names_the_server_to_read_all_branches(server: NessieServer) -> None:
     (found,) = discover(DiscoveryTarget(server.uri, LocalObjects(), {}))
     assert found.note.startswith("it is a Nessie server, and this catalog shows only one branch")
-    assert f"Name {server.uri}/v1 instead of the catalog" in found.note
+    assert f"Configure {server.uri}/v1 instead of the catalog" in found.note

@@ -69,5 +69,5 @@ def test_repositories_are_found_three_levels_deep(address: str, found: list[tupl
 
 def test_large_bucket_is_refused_instead_of_missing_a_repository(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(discovery, "MAX_OBJECTS", 5)
-    with pytest.raises(UsageError, match=r"more than 5 objects.*name each of them, such as s3://b/a/weather"):
+    with pytest.raises(UsageError, match=r"more than 5 objects.*specify each of them, such as s3://b/a/weather"):
         find(BUCKET, "s3://b/")

@@ -266,7 +266,7 @@ def test_edit_to_another_parent_than_the_policy_is_refused(tree: DocumentTree):
     plan = [replace(action, new_parent_id=tree.ids[1]) for action in plan_actions(lake, AS_OF)]
     outcomes = expire(lake, AS_OF, plan)
     assert verdicts(outcomes) == {"changed"}
-    assert all(f"it requires the parent {tree.ids[0]}, the plan {tree.ids[1]}" in outcome.error for outcome in outcomes)
+    assert all(f"it requires the parent {tree.ids[0]}, but the plan has {tree.ids[1]}" in outcome.error for outcome in outcomes)
 
 
 def test_parent_changed_by_another_expiry_stays(tree: DocumentTree):

@@ -112,7 +112,7 @@ def test_glob_is_part_of_the_rules_identity() -> None:
 
 @pytest.mark.parametrize("rule", [{"days": 1}, {"prefix": "a", "glob": "a*", "days": 1}, {"glob": "", "days": 1}])
 def test_rule_needs_either_prefix_or_glob(rule: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match="r: set prefix or glob, and not both"):
+    with pytest.raises(UsageError, match="r: exactly one of prefix and glob is required"):
         rules_of(r=rule)
 
 
@@ -281,7 +281,7 @@ def test_vectorized_rules_equal_a_plain_loop(rules: list[Rule], objects: list[tu
         ('{"r": {"prefix": 5, "days": 1, "enabled": true}}', "r.prefix: Input should be a valid string"),
         ('{"r": {"prefix": "a", "dayz": 1, "enabled": true}}', "r.dayz: Extra inputs are not permitted"),
         ('{"r": {"prefix": "a", "enabled": true, "branch_days": {"b": 1.5}}}', "r.branch_days.b: Value error"),
-        ('{"r": {"prefix": "a", "enabled": true}}', "r: set days or branch_days"),
+        ('{"r": {"prefix": "a", "enabled": true}}', "r: the rule has no effect; set days or branch_days"),
     ],
 )
 def test_invalid_rules_are_refused_with_their_path(text: str, found: str) -> None:

@@ -208,7 +208,7 @@ def test_metadata_file_that_differs_from_the_freeze_makes_its_table_unreadable(h
         assert {row["table_name"] for row in house.rows()} == {"db.other"}
     refs = house.refs()
     [item] = refs.unreadable
-    assert re.search(r"of table db\.swapped on .* differs from the file that was frozen", item.reason)
+    assert re.search(r"of table db\.swapped on .* differs from the file read first", item.reason)
     assert {ref.table_name for ref in refs.refs} == {source.table_name for source in refs.sources} == {"db.other"}
     assert {claim.table_name for claim in refs.claims if claim.is_unread} == {"db.swapped"}
     path.write_bytes(frozen)
