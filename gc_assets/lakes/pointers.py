@@ -59,7 +59,7 @@ class Succession:
         return len(self.before) == len(self.now) == 1
 
     def find_moved(self) -> list[Pointer]:
-        """Return earlier pointers for which this run found none with the same name and address."""
+        """Return earlier pointers whose name is gone or has another address in this run."""
         current = {(item.table_name, item.address) for item in self.now}
         return [item for item in self.before if (item.table_name, item.address) not in current]
 

@@ -94,7 +94,7 @@ class ReaderAborted(ValueError):
 
 @cache
 def has_datafusion() -> bool:
-    """Check for DataFusion without importing it."""
+    """Check if DataFusion is installed, without importing it."""
     return importlib.util.find_spec("datafusion") is not None
 
 

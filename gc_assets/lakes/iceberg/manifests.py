@@ -133,7 +133,7 @@ def _require_promised_entries(container: Container, raw: bytes) -> None:
     Raises:
         FormatError: If the number of entries differs or is not recorded.
     """
-    finding = f"{_label(container)}: {len(raw):,} bytes, expected {container.size_bytes:,}"
+    finding = f"{_label(container)}: the file has {len(raw):,} bytes, expected {container.size_bytes:,}"
     if container.expected_entries is None:
         raise FormatError(f"{finding}; the file is truncated or was replaced; restore the file, or rewrite the table's manifests")
     try:

@@ -15,7 +15,7 @@ CHECK = "history edits"
 
 
 def find_unloadable(catalog: CatalogClient, tables: Mapping[str, str]) -> dict[str, str]:
-    """Find tables (uuid to name) that pyiceberg cannot load, although it has to make the commits.
+    """Find tables (uuid to name) that pyiceberg cannot load and therefore cannot commit to.
 
     Tables that have been renamed since are left out. Returns the reasons by uuid.
     """

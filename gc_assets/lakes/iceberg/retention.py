@@ -98,7 +98,7 @@ class _TableHistory:
         if ref.head_commit_id not in self.forest.position:
             raise LakeUnreadable(
                 f"table {source.table_name}: {ref.ref_type} {ref.ref_name!r} points at snapshot {ref.head_commit_id}, "
-                "which is missing in the commit graph; run again, and restore the table's metadata if the error persists"
+                "which is missing from the commit graph; run again, and restore the table's metadata if the error persists"
             )
         return self.forest.position[ref.head_commit_id]
 

@@ -108,7 +108,7 @@ def _revalidate_ref_deletion(
 def _find_kept_heads(
     refs: Mapping[str, dict[str, SnapshotRef]], confirmed: Mapping[str, dict[ExpiryAction, None]]
 ) -> dict[str, SnapshotRef]:
-    """For each snapshot that is a head, return one of the refs that will remain."""
+    """Map each snapshot that is a head to one of the refs that remain."""
     deleted_refs = {(name, action.ref_name) for name, own in confirmed.items() for action in own}
     return {ref.snapshot_id: ref for name, own in refs.items() for ref in own.values() if (name, ref.name) not in deleted_refs}
 

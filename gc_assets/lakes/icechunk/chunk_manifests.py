@@ -150,7 +150,7 @@ def _ref_tables(buffer: FlatBuffer, arrays: int) -> tuple[Positions, bool]:
         field = array.at(_REFS, "refs")
         total += buffer.vector(field, 4)[1]
         if 4 * total > len(buffer.data):  # If arrays share a vector, they could have any number of references.
-            raise buffer.damage_error(f"{total:,} references, which do not fit into it")
+            raise buffer.damage_error(f"{total:,} references, which do not fit")
         found.append(table_positions(buffer, field))
         has_extra |= _is_filled(array, _ARRAY_EXTRA)
     return np.concatenate(found), has_extra
@@ -172,5 +172,5 @@ def _as_text(source: str, locations: Iterable[pa.BinaryArray]) -> pa.StringArray
     try:
         parts = [pc.unique(part.cast(pa.string())) for part in locations]
     except pa.ArrowInvalid as error:
-        raise FormatError(f"{source}: expected virtual locations in UTF-8: {error}; restore the file from a backup") from error
+        raise FormatError(f"{source}: a virtual location is not valid UTF-8 ({error}); restore the file from a backup") from error
     return pc.unique(pa.chunked_array(parts, pa.string()))

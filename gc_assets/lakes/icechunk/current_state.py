@@ -1,6 +1,6 @@
-"""Current state of a repository, and checks of planned actions against it.
+"""Compare planned actions with the current state of a repository.
 
-The checks do not change anything.
+This module does not change the repository.
 """
 
 from __future__ import annotations

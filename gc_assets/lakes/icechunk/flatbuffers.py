@@ -96,7 +96,7 @@ class FlatBuffer:
 
     def number(self, layout: struct.Struct, position: int) -> int:
         if position < 0 or position + layout.size > len(self.data):
-            raise self.damage_error(f"an offset to byte {position}")
+            raise self.damage_error(f"an offset to byte {position}, which is outside")
         return layout.unpack_from(self.data, position)[0]
 
 
@@ -114,7 +114,7 @@ class Table:
     def at(self, field: int, name: str) -> int:
         """Return the position of a field that must be present."""
         if not self.has(field):
-            raise FormatError(f"{self.buffer.source}: expected the field {name!r}, found none; restore the file from a backup")
+            raise FormatError(f"{self.buffer.source}: the field {name!r} is missing; restore the file from a backup")
         return self.position + self.layout.fields[field]
 
     def number(self, field: int, layout: struct.Struct, default: int = 0) -> int:
@@ -146,7 +146,7 @@ class TableReader:
         table = self._buffer.table(self._buffer.indirect(field), known_fields)
         self._unread_tables -= 1
         if self._unread_tables < 0:
-            raise self._buffer.damage_error(f"more than {_MAX_TABLES:,} tables")
+            raise self._buffer.damage_error(f"more than {_MAX_TABLES:,} tables, which is the limit")
         self._spend(table.layout.table_bytes)
         return table
 
@@ -166,7 +166,7 @@ class TableReader:
             return self._strings.setdefault(position, raw.decode())
         except UnicodeDecodeError as error:
             source = self._buffer.source
-            raise FormatError(f"{source}: expected a string in UTF-8, found {error}; restore the file from a backup") from error
+            raise FormatError(f"{source}: a string is not valid UTF-8 ({error}); restore the file from a backup") from error
 
     def raw(self, field: int) -> bytes:
         """Return the bytes to which an offset field points."""

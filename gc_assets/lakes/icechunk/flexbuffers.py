@@ -72,7 +72,7 @@ class FlexReader:
             for name in wanted:
                 if self._data.startswith(name, at):
                     if name in found:
-                        raise self.damage_error(f"the key {name[:-1].decode()!r} twice in a map")
+                        raise self.damage_error(f"a map that contains the key {name[:-1].decode()!r} twice")
                     found[name] = element
         return [found.get(name) for name in wanted]
 
@@ -86,10 +86,10 @@ class FlexReader:
         try:
             return raw.decode()
         except UnicodeDecodeError as error:
-            raise FormatError(f"{self._source}: expected a string in UTF-8, found {error}") from error
+            raise FormatError(f"{self._source}: a string is not valid UTF-8 ({error})") from error
 
     def damage_error(self, found: str) -> FormatError:
-        return FormatError(f"{self._source} is damaged: found {found} in {len(self._data):,} bytes")
+        return FormatError(f"{self._source} ({len(self._data):,} bytes) is damaged: found {found}")
 
     def _map(self, value: FlexValue) -> tuple[int, int]:
         """Return the position of a map's first element, and the number of elements."""
@@ -120,7 +120,7 @@ class FlexReader:
         """Return the position to which the element at `position` points."""
         target = position - self._number(position, width)
         if target < 0:
-            raise self.damage_error(f"the position {target}")
+            raise self.damage_error(f"the position {target}, which is outside")
         return target
 
     def _number(self, position: int, width: int) -> int:
@@ -128,7 +128,7 @@ class FlexReader:
 
     def _take(self, position: int, length: int) -> bytes:
         if position < 0 or position + length > len(self._data):
-            raise self.damage_error(f"the position {position}")
+            raise self.damage_error(f"the position {position}, which is outside")
         return self._data[position : position + length]
 
     def _spend(self, size: int) -> None:

@@ -1,4 +1,4 @@
-"""Commit graph of a repository by position, with its refs and the rules that apply to them.
+"""Commit graph of a repository, its refs, and the rules that apply to the refs.
 
 All functions are pure.
 """
@@ -126,5 +126,5 @@ def read_graph(refs: FrozenRefs, commits: pa.Table, as_of: datetime, config: Ice
 
 
 def shared_names(pointers: Sequence[Pointer]) -> frozenset[str]:
-    """Return the names that more than one ref has, such as a branch and a tag."""
+    """Return names that several refs have, such as a branch and a tag."""
     return frozenset(name for name, count in Counter(pointer.ref.ref_name for pointer in pointers).items() if count > 1)

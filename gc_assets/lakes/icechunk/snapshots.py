@@ -91,7 +91,7 @@ def parse_snapshot(source: str, raw: bytes, spec_versions: frozenset[int] = enve
     try:
         message = buffer.take(start, length).decode()
     except UnicodeDecodeError as error:
-        raise FormatError(f"{source}: expected a message in UTF-8, found {error}; restore the file from a backup") from error
+        raise FormatError(f"{source}: the commit message is not valid UTF-8 ({error}); restore the file from a backup") from error
     listed, has_extra = _manifest_files(root)
     return Snapshot(
         snapshot_id=spell_one(buffer.take(root.at(_ID, "id"), ID_BYTES)),
@@ -117,17 +117,14 @@ def _manifest_files(root: Table) -> tuple[list[ManifestFile], bool]:
             if layout.fields[_MANIFEST_EXTRA] != ABSENT:
                 has_extra |= bool(count_bytes(buffer, members + layout.fields[_MANIFEST_EXTRA]).any())
     if listed and (largest := max(item.size_bytes for item in listed)) > _LARGEST_FILE:
-        found = f"{largest:,} bytes"
-        raise FormatError(
-            f"{buffer.source}: expected the sizes of files for its chunk manifests, found {found}; restore the file from a backup"
-        )
+        raise FormatError(f"{buffer.source}: a chunk manifest has an impossible size of {largest:,} bytes; restore the file from a backup")
     return listed, has_extra
 
 
 def _manifest_tables(buffer: FlatBuffer, layout: VTable, tables: Positions) -> list[ManifestFile]:
     """Read manifests from tables that share a layout. Writers omit numbers that are 0."""
     if layout.fields[_MANIFEST_ID] == ABSENT:
-        raise FormatError(f"{buffer.source}: expected an id in each chunk manifest, found none; restore the file from a backup")
+        raise FormatError(f"{buffer.source}: a chunk manifest has no id; restore the file from a backup")
     ids = gather_ids(buffer, tables + layout.fields[_MANIFEST_ID])
     nothing = [0] * len(tables)
     size = layout.fields[_SIZE_BYTES]

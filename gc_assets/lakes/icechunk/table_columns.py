@@ -38,7 +38,7 @@ def group_by_layout(buffer: FlatBuffer, tables: Positions, known_fields: int) ->
     vtables = tables - gather_u32(buffer, tables).view(np.int32)
     starts = np.unique(vtables).tolist()
     if len(starts) > _MAX_LAYOUTS:
-        raise buffer.damage_error(f"{len(starts):,} table layouts")
+        raise buffer.damage_error(f"{len(starts):,} table layouts, which are too many")
     if len(starts) == 1:
         return [(buffer.vtable(starts[0], int(tables.max()), known_fields), tables)]
     order = np.argsort(vtables, kind="stable")
@@ -90,7 +90,7 @@ def gather_bytes(buffer: FlatBuffer, fields: Positions, name: str) -> Iterator[p
     if int((vectors + 4 + sizes).max()) > len(buffer.data):
         raise buffer.damage_error(f"{name} that run past the end")
     if int(sizes.sum()) > len(buffer.data):  # If vectors overlap, they could have any number of bytes in total.
-        raise buffer.damage_error(f"{name} of {int(sizes.sum()):,} bytes in total")
+        raise buffer.damage_error(f"{name} of {int(sizes.sum()):,} bytes in total, which do not fit")
     for first in range(0, len(vectors), _BATCH):
         starts, lengths = (values[first : first + _BATCH] for values in (vectors, sizes))
         ends = np.cumsum(lengths)

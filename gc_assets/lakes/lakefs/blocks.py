@@ -77,7 +77,7 @@ def _intervals(buffer: Buffer, blocks: list[bytes]) -> tuple[Positions, Position
         count = int.from_bytes(block[-4:], "little")
         tail = len(block) - 4 - 4 * count
         if tail < 0 or count == 0:
-            raise buffer.damage_error(f"a block of {len(block):,} bytes with {count:,} restart points")
+            raise buffer.damage_error(f"a block of {len(block):,} bytes with an invalid number of restart points, {count:,}")
         restarts = np.frombuffer(block, "<u4", count, tail).astype(np.int64)
         until = np.append(restarts[1:], tail)
         if restarts[0] != 0 or np.any(until < restarts):

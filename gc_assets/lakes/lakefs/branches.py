@@ -254,7 +254,7 @@ def _create(client: BranchClient, action: ExpiryAction) -> Verdict:
 
 
 def describe_refusal(problem: str, error: ApiException, *permissions: str) -> Verdict:
-    """Return the outcome of a request that was refused and that needs these permissions."""
+    """Return the outcome of a refused request that needs the given permissions."""
     found = f"{problem}: HTTP {error.status}: {describe_error(error)}"
     if error.status in _DENIED:
         needed = " and ".join(f"`{name}`" for name in permissions)

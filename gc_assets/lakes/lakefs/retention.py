@@ -133,7 +133,7 @@ class _Policy:
     def notes(self, committed_at: list[datetime]) -> Iterator[str]:
         lake = self._refs.lake
         if self._retention.tags == "ignore":
-            yield f"lake {lake}: tags protect nothing (retention.tags is `ignore`), so reads of an old tag will fail"
+            yield f"lake {lake}: tags do not protect commits (retention.tags is `ignore`), so reads of an old tag will fail"
         early = sum(moment < datetime(1990, 1, 1, tzinfo=UTC) for moment in committed_at)
         if early:
             yield f"lake {lake}: {count_of(early, 'commit', 'are')} dated before 1990. Retention uses commit dates, which users can set"

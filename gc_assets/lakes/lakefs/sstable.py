@@ -123,7 +123,7 @@ class _File:
         offset, size = handle
         trailer = offset + size
         if trailer + _TRAILER_BYTES > len(self.raw):
-            raise self.damage_error(f"a block at {offset:,} of {size:,} bytes in a file of {len(self.raw):,}")
+            raise self.damage_error(f"a block of {size:,} bytes at {offset:,}, which ends after the file of {len(self.raw):,} bytes")
         (stored,) = struct.unpack_from("<I", self.raw, trailer + 1)
         if stored != masked_crc32c(self.raw[offset : trailer + 1]):
             raise self.damage_error(f"a block at {offset:,} with a wrong checksum")
@@ -135,7 +135,7 @@ class _File:
             raise FormatError(f"{self.source}: a block is compressed with {name} (type {compression}); expected none or snappy")
         length, _ = self.uvarint(self.raw[offset:trailer], 0)
         if length > _LARGEST_BLOCK:
-            raise self.damage_error(f"a block at {offset:,} that unpacks to {length:,} bytes")
+            raise self.damage_error(f"a block at {offset:,} that unpacks to {length:,} bytes, which is too large")
         try:
             return pa.decompress(self.raw[offset:trailer], decompressed_size=length, codec="snappy", asbytes=True)
         except (pa.ArrowInvalid, OSError) as error:

@@ -1,9 +1,9 @@
 """Check whether ranges and metaranges that no commit references can be collected.
 
-Besides commits, refs dumps reference them. On a server that compacts staged objects, branches do so
-too (`compacted_base_metarange_id`), but no API shows these references. The open-source edition does
-not have compaction, because the field is missing from its branches (`graveler.proto`, BranchData,
-up to 1.84 at least).
+Besides commits, refs dumps reference them. On a server that compacts staged objects, branches
+reference them too (`compacted_base_metarange_id`), but no API shows these references. The
+open-source edition does not have compaction, because the field is missing from its branches
+(`graveler.proto`, BranchData, up to 1.84 at least).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def find_obstacle(client: RepositoryClient) -> str | None:
     if edition == OPEN_SOURCE:
         return None
     name = "an unknown edition; upgrade it" if edition is None else f"the edition {edition}"
-    return f"it is {name}. Only the open-source edition is known not to need any ranges besides those of commits"
+    return f"it is {name}. Only the open-source edition is known to need no other ranges than those of commits"
 
 
 def pin_dumps(objects: Objects, location: str, dump: RefsDump) -> tuple[ContentRoot, ...]:

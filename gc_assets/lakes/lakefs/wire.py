@@ -81,7 +81,7 @@ class Buffer:
         """Copy spans to a binary array. Raises `FormatError` if they exceed 2 GiB in total."""
         offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes)))
         if offsets[-1] > np.iinfo(np.int32).max:
-            raise self.damage_error(f"{int(offsets[-1]):,} bytes of text in one object")
+            raise self.damage_error(f"{int(offsets[-1]):,} bytes of text, more than the limit of 2 GiB")
         places = np.arange(int(offsets[-1])) + np.repeat(starts - offsets[:-1], sizes)
         return pa.BinaryArray.from_buffers(
             pa.binary(), len(sizes), [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(self.data[places])]

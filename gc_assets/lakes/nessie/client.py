@@ -215,7 +215,7 @@ class NessieClient:
         try:
             raw = retrying(self.send, path, parameters)
         except _TransientError as error:
-            raise self._unreadable(path, f"{error}, {MAX_ATTEMPTS} attempts; check the server and run again") from error
+            raise self._unreadable(path, f"{error} after {MAX_ATTEMPTS} attempts; check the server and run again") from error
         try:
             return model.model_validate_json(raw)
         except ValidationError as error:

@@ -193,8 +193,8 @@ def _union_commits(history: LogForest, kept_logs: Sequence[RetainedLog]) -> Bool
 def _find_young_roots(history: LogForest, young: Bools) -> list[int]:
     """Return the oldest commit of each connected group of young commits.
 
-    The complete state at this commit, together with what the other commits put, includes the states
-    at all of them.
+    The complete state at this commit, together with the contents that the other commits put,
+    includes their states.
     """
     parent = np.full(len(history), -1, np.int32)
     parent[history.graph.child] = history.graph.parent

@@ -198,7 +198,7 @@ def test_decode_refuses_manifest_size_over_int64(snapshot: tuple[Container, byte
     field = field_position(payload, MANIFEST_FILES)
     first = field + struct.unpack_from("<I", payload, field)[0] + 4
     payload[first + 16 : first + 24] = b"\0" * 7 + b"\x80"  # after an id of 12 bytes and 4 of padding
-    assert_refused(of, with_payload(raw, payload), "found 9,223,372,036,854,775,808 bytes", size_bytes=None)
+    assert_refused(of, with_payload(raw, payload), "size of 9,223,372,036,854,775,808 bytes", size_bytes=None)
 
 
 def test_decode_refuses_manifest_as_snapshot(manifest: tuple[Container, bytes]):

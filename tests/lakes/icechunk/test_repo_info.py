@@ -183,8 +183,8 @@ REFUSALS: dict[str, tuple[Change, str]] = {
     "operation after 9999": (lambda t: t["updates"][2].update(updated_at=2**58), "expected updated_at"),
     "copy outside of overwritten": (lambda t: t.update(before="../refs/x"), "expected the name of an object in overwritten/"),
     "spec version 3": (lambda t: t.update(spec_version=3), "the repository has spec version 3; expected 2"),
-    "no snapshots": (lambda t: t.update(snapshots=None), "expected the field 'snapshots'"),
-    "no status": (lambda t: t.update(status=None), "expected the field 'status'"),
+    "no snapshots": (lambda t: t.update(snapshots=None), "the field 'snapshots' is missing"),
+    "no status": (lambda t: t.update(status=None), "the field 'status' is missing"),
 }
 
 
