@@ -139,7 +139,7 @@ ExpiryVerdict = Literal["done", "absent", "changed", "denied", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class ExpiryAction:
-    """Planned history edit, which is one row of `expiry_plan`.
+    """Planned history edit, stored as a row of `expiry_plan`.
 
     Attributes:
         snapshot_id: Snapshot to edit or remove. For `delete_ref`, `delete_idle_branch` and
@@ -617,7 +617,7 @@ class HistoryPublisher(Lake, Protocol):
     def publish_history(
         self, read: Callable[[list[str] | None], Iterator[pa.RecordBatch]], unnamed: Mapping[str, str], kept_since: datetime
     ) -> HistoryPublication:
-        """Bring the published table up to date with the history.
+        """Update the published table with the current history.
 
         Args:
             read: Reads `snapshot_history` with the given columns, or with all of them.

@@ -371,7 +371,7 @@ class CatalogClient:
         return CatalogTable(name, table.metadata_location, str(table.metadata.table_uuid), table)
 
     def hides_namespace(self, namespace: Identifier) -> bool:
-        """Check if a namespace exists that the catalog does not list.
+        """Check if a namespace exists although the catalog does not list it.
 
         Raises:
             LakeUnreadable: If the catalog does not answer.
@@ -419,7 +419,7 @@ class CatalogClient:
             return None
 
     def _find_namespace_location(self, namespace: str) -> str | None:
-        """Read a namespace's location. Ask only once, because a failing catalog may be slow."""
+        """Read a namespace's location only once, because a failing catalog may be slow."""
         if namespace not in self._namespace_locations:
             location = None
             try:

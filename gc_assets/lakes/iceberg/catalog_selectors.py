@@ -65,7 +65,7 @@ def list_selectors(properties: Mapping[str, str], environment: Mapping[str, str]
 
 
 def _find_type(properties: Mapping[str, str]) -> str:
-    """Return pyiceberg's catalog type. Without a configured type, the address decides."""
+    """Return pyiceberg's catalog type, as configured or derived from the address."""
     name = (properties.get("type") or properties.get("py-catalog-impl", "").rpartition(".")[2]).lower()
     known = next((item for item in ("rest", "glue", "dynamodb", "bigquery", "hive", "sql") if name.startswith(item)), "")
     return known or ("rest" if properties.get("uri", "").startswith(("http:", "https:")) else "")

@@ -430,7 +430,7 @@ def _is_resolvable(address: str, resolver: KeyResolver) -> bool:
 
 
 def _merge_pinned(pinned: Sequence[ContentRoot], of_views: Iterable[ContentRoot]) -> tuple[ContentRoot, ...]:
-    """Merge the files of tables and views that stay live.
+    """Merge the files to keep of tables and views.
 
     If a file belongs to both, the table's entry is kept, because it may require the file to exist.
     """
@@ -471,7 +471,7 @@ def _claim_unread(unreadable: Sequence[UnreadableTable]) -> Iterator[Claim]:
 
 
 def _build_pinned(registrations: Sequence[Registration]) -> tuple[ContentRoot, ...]:
-    """List each file that stays live once. It must exist if at least one table requires it."""
+    """Return the distinct files to keep. A file must exist if at least one table requires it."""
     pinned: dict[str, ContentRoot] = {}
     for item in registrations:
         pinned[item.table.address] = ContentRoot(item.table.address, Kind.METADATA_JSON, is_container=False, size_bytes=item.size_bytes)

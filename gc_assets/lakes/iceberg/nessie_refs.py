@@ -30,7 +30,7 @@ def describe_nessie(overrides: Mapping[str, Any]) -> str:
 
 
 def find_unread_refs(catalog: CatalogClient) -> str | None:
-    """Return why no table of the catalog may be collected, or None if tables may be collected.
+    """Return the reason to keep all tables of the catalog, or None.
 
     A REST catalog of Nessie shows only one ref. Other branches and tags of the server may need
     files that the metadata on this ref does not reference.

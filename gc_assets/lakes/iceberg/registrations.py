@@ -74,7 +74,7 @@ def list_refs(item: Registration) -> Iterator[Ref]:
 
 
 def find_protection(item: Registration, branch: str, settings: Mapping[str, str]) -> str | None:
-    """Return why a branch must never be deleted as idle, or None if it may be.
+    """Return the reason to keep a branch even if it is idle, or None.
 
     Args:
         item: The table.

@@ -133,7 +133,7 @@ class AgeLimit:
 
 @dataclass(frozen=True, slots=True)
 class RefLimits:
-    """Limits of one ref.
+    """Retention limits of one ref.
 
     `ref_age` is compared with the head, and decides whether the ref itself is kept. A branch that
     is kept also keeps its newest `keep_last` snapshots and those that `age` keeps.

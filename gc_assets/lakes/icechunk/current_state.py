@@ -46,7 +46,7 @@ class RequestedEdits:
         return cls(frozenset(map(_edit_key, actions)), edits)
 
     def find_refusal(self, action: ExpiryAction) -> str | None:
-        """Return why the policy does not require an action any more, or None if it does."""
+        """Return the reason why the policy no longer requires an action, or None."""
         if _edit_key(action) in self.keys:
             return None
         reason = "the refs or the rules changed"

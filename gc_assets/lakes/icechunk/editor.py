@@ -1,4 +1,4 @@
-"""Changes to a repository that expiry and restore make.
+"""Make the changes of expiry and restore in a repository.
 
 Each change is atomic, affects one object, and is conditional on the content read before.
 `execution` and `restore` decide which changes to make, and in which order.

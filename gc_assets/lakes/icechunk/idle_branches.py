@@ -27,7 +27,7 @@ _IS_SHARED = "several refs have its name"
 
 
 def protect_branches(refs: FrozenRefs) -> FrozenRefs:
-    """Mark branches that must not be deleted as idle, by setting `PROTECTED` to the reason."""
+    """Mark branches to keep even if they are idle, by setting `PROTECTED` to the reason."""
     settings, shared = RepositorySettings.of(refs.sources), _shared_names(refs.refs)
     lock = None if settings.availability == ONLINE else f"the repository is {settings.availability}"
 
@@ -39,7 +39,7 @@ def protect_branches(refs: FrozenRefs) -> FrozenRefs:
 
 
 def find_protection(ref: Ref, shared: Collection[str]) -> str | None:
-    """Return why a branch must never be deleted as idle, or None if it may be."""
+    """Return the reason to keep a branch even if it is idle, or None."""
     if ref.ref_name == MAIN:
         return _IS_MAIN
     if ref.ref_name in shared:

@@ -32,7 +32,7 @@ class Reasons:
         self._reached_from = _first_through(graph)
 
     def explain_kept(self, index: int) -> str:
-        """Explain why a snapshot is kept that a ref reaches after expiry."""
+        """Explain why a snapshot that a ref reaches after expiry is kept."""
         history, walk = self._graph.history, self._expiration.reached[index]
         if index in self._heads and id(self._heads[index]) not in self._deleted:
             return f"kept: head of {self._heads[index].label}"

@@ -164,7 +164,7 @@ def _find_unreached(graph: Graph, protecting: Sequence[Pointer]) -> set[int]:
 
 
 def _find_cut_off(graph: Graph, refs: FrozenRefs) -> set[int]:
-    """Find the snapshots that edits of earlier runs cut off.
+    """Find the snapshots that edits of earlier runs removed from the history.
 
     They expired under the rule of their ref, so the rule for unreachable snapshots does not apply.
     Listed snapshots are an exception. A partly executed plan may have left them behind, and they

@@ -133,7 +133,7 @@ class Protection:
             return cls(error=str(error))
 
     def find_reason(self, branch: str) -> str | None:
-        """Return why a branch must never be deleted as idle, or None if it may be."""
+        """Return the reason to keep a branch even if it is idle, or None."""
         if branch == self.default:
             return "it is the default branch of the repository"
         return "it is the main branch" if branch == MAIN and self.error is None else self.find_block(branch)
@@ -161,7 +161,7 @@ def protect_branches(
     *,
     read_only: bool,
 ) -> tuple[Ref, ...]:
-    """Mark branches that must not be deleted as idle, or must not be edited, with the reason.
+    """Mark branches to keep even if they are idle, or not to edit, with the reason.
 
     Args:
         client: Client of the repository.

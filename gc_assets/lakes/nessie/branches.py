@@ -22,7 +22,7 @@ _Verdict = tuple[ExpiryVerdict, str | None]
 
 
 def find_protection(name: str, default_branch: str) -> str | None:
-    """Return why a branch must never be deleted as idle, or None if it may be."""
+    """Return the reason to keep a branch even if it is idle, or None."""
     if name == default_branch:
         return "it is the default branch of the server"
     return "it is the main branch" if name == MAIN else None

@@ -53,7 +53,7 @@ _Page = TypeVar("_Page", ReferencePage, EntryPage)
 
 
 class _TransientError(Exception):
-    """An error that may go away. `wait_seconds` is the delay that the server asked for."""
+    """An error that a retry may resolve. `wait_seconds` is the delay that the server asked for."""
 
     def __init__(self, finding: str, wait_seconds: float | None = None) -> None:
         super().__init__(finding)
