@@ -199,7 +199,7 @@ class IcebergLake:
         return read_locations(raw), uuid
 
     def _read_view(self, pointer: ViewPointer | UnlistedViews) -> _PinnedView:
-        """Keep the metadata files of a view live. They may be missing: no other file needs them."""
+        """Return the metadata files of a view. They may be missing: no other file needs them."""
         from gc_assets.lakes.iceberg.catalog import UnlistedViews
 
         if isinstance(pointer, UnlistedViews):
