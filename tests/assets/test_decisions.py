@@ -150,7 +150,7 @@ def test_reject_job_blocks_the_plan(tmp_path: Path) -> None:
     "config, expected",
     [
         ({}, "Choose a plan in the field Partition, or enter `plan_id`, `prefix` or `key`. No applied plan was found."),
-        ({"prefix": "data/", "history": True}, "Name the plan with `plan_id`"),
+        ({"prefix": "data/", "history": True}, "Pass the plan with `plan_id`"),
         ({"key": "file:///elsewhere/file"}, "in no configured storage"),
         ({"plan_id": "f" * 64}, "no plan with the id"),
         ({"prefix": "data/", "storage": "lost"}, "the configuration has warehouse"),

@@ -34,7 +34,7 @@ def config(root: Path, *may: str) -> Config:
         ("`gc-assets apply 123456789012`", 'the job `apply` with `plan_id: "123456789012"`'),
         ("`gc-assets apply 1234e5678901`", 'the job `apply` with `plan_id: "1234e5678901"`'),
         ("an approval requires --by WHO", "an approval requires `by`"),
-        ("Name the plan with --plan P (--plan, --prefix, --key)", "Name the plan with `plan_id` (`plan_id`, `prefix`, `key`)"),
+        ("Pass the plan with --plan P (--plan, --prefix, --key)", "Pass the plan with `plan_id` (`plan_id`, `prefix`, `key`)"),
         ("approve with `--override live_drop`.", "approve with `override: [live_drop]`."),
         ("--override live_drop: no such gate", "`override` live_drop: no such gate"),
     ],

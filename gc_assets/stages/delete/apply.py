@@ -1,8 +1,9 @@
 """Execute one approved plan while holding the storage's lease.
 
-The apply makes a verification mark and then restores, expires, quarantines, purges and aborts what
-the plan lists. Rows that the verification mark needs or refuses are skipped. Every intent and
-outcome is recorded, so that an interrupted apply can be resumed.
+The apply first marks all lakes again (the verification mark). It then restores, expires,
+quarantines, purges and aborts what the plan lists. Rows are skipped if this mark finds their file
+in use or refuses them. Every intent and outcome is recorded, so that an interrupted apply can be
+resumed.
 """
 
 from __future__ import annotations

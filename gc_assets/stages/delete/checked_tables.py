@@ -1,4 +1,4 @@
-"""Find tables whose planned edits need no other preflight check."""
+"""Find tables whose planned edits do not need another preflight check."""
 
 from __future__ import annotations
 

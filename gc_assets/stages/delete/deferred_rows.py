@@ -42,7 +42,7 @@ DEFERRED: Final = pa.schema([("key", STRING), ("needed", STRING)])
 
 
 def list_unreadable(live: Sequence[PublishedTable]) -> tuple[Unreadable, ...]:
-    """Return the tables that the marks of the given `live_files` could not read."""
+    """Return the unreadable tables that the given `live_files` record."""
     return tuple(item for table in live for item in table.summary(LiveFilesSummary).unreadable)
 
 
@@ -50,9 +50,9 @@ def read_missed_tables(context: RunContext, storage_name: str) -> tuple[Unreadab
     """Return tables and lakes that are unreadable because the sweeps found files missing.
 
     The result includes tables whose metadata was missing in the last sweep of this storage, and
-    tables and lakes that miss files in other storages. A mark alone is not enough, because it reads
-    cached containers and does not notice that their files are gone. If other files are missing in
-    this storage, the gates decide.
+    tables and lakes whose files are missing in other storages. A mark alone is not enough, because
+    it reads metadata files from a cache and does not notice that they were deleted. If other files
+    are missing in this storage, the gates decide.
     """
     last = find_newest_sweep(context, storage_name)
     own = last.summary(OrphanFilesSummary).unreadable if last is not None else ()
@@ -72,8 +72,9 @@ def add_deferred_rows(
     """Add the deferred keys of a plan to the keys that lakes need.
 
     These are keys claimed by unreadable tables, keys of dropped tables that have to wait again,
-    keys that these dropped tables adopted, and unused ranges that their lake keeps. Unless a user
-    has set aside every unreadable table, all purges are deferred too.
+    keys that these dropped tables adopted, and unused lakeFS range files that their lake keeps. All
+    purges are deferred too, unless a user allowed them (`gc-assets set-aside`) despite each
+    unreadable table.
 
     Args:
         needed: Keys needed by lakes, with the columns key, needed and is_live.
@@ -100,11 +101,12 @@ def add_deferred_rows(
     shields += list_unread_locations(context, storage_name, refs)
     owners = {Owner(item.lake, item.table_uuid) for item in missed}
     shields += [Claim(prefix, Owner("", None), collect=False) for prefix in prefixes_of(context, storage_name, [*refs, *live], owners)]
-    # This claim covers the whole storage, so a key has no owner only if a shield covers it.
+    # This claim covers the whole storage, so only keys under protected prefixes (shields) have no
+    # owner.
     everywhere = Claim("", Owner("", None), collect=True)
     names = ", ".join(item.name for item in unreadable[:3]) + (f" and {len(unreadable) - 3:,} more" if len(unreadable) > 3 else "")
     defers_purges = any(item.blocks_purges for item in unreadable)
-    find_deferred = _FindDeferred(Claims.of([everywhere, *shields]), f"{names} cannot be read, so it waits", defers_purges)
+    find_deferred = _FindDeferred(Claims.of([everywhere, *shields]), f"{names} cannot be read, so the file waits", defers_purges)
     waiting = map_arrow(rows().select("key", "action"), find_deferred, DEFERRED)
     return _append_deferred(needed, waiting)
 
@@ -123,7 +125,7 @@ def _add_undue_rows(
     *,
     has_dropped: bool,
 ) -> DataFrame:
-    """Add the keys of dropped tables that are no longer due, and the keys that they adopted."""
+    """Add the keys of dropped tables that are no longer due, and of files that they adopted."""
     found = find_undue_rows(rows, context, storage_name, tables, confirm=True, has_dropped=has_dropped)
     if found is None:
         return needed
@@ -145,7 +147,7 @@ def find_undue_rows(
     Args:
         rows: Loads the plan rows, with the columns key, action, reason, etag and source_plan_id.
         tables: `lake_refs` and `live_files` of all lakes.
-        confirm: If True, the catalogs are asked for each due table again.
+        confirm: If True, ask the catalogs again for each table that is due.
         has_dropped: True if the plan contains files of dropped tables.
 
     Returns:
@@ -191,8 +193,8 @@ def add_foreign_rows(needed: DataFrame, rows: Callable[[], DataFrame], foreign: 
         doubtful: Prefixes around files that are only named like metadata. Purges are not affected.
     """
     for prefixes, actions, whose in (
-        (foreign, (QUARANTINE, PURGE), "a table of no configured lake; the gate foreign_metadata of the newest plan names its metadata"),
-        (doubtful, (QUARANTINE,), "a table whose metadata cannot be read; the newest plan names the file"),
+        (foreign, (QUARANTINE, PURGE), "a table of no configured lake; the gate foreign_metadata of the newest plan lists its metadata"),
+        (doubtful, (QUARANTINE,), "a table whose metadata cannot be read; the newest plan shows the file"),
     ):
         if prefixes:
             find = _FindDeferred(Claims.of_shields(prefixes), f"it may belong to {whose}", defers_purges=False)
@@ -207,7 +209,7 @@ def _add_kept_metadata(
     """Add the keys of unused lakeFS ranges that their lake no longer collects."""
     if not any(lake.collects_metadata for lake in context.config.lakes):
         return needed
-    reason = "its lake keeps unused ranges now; the notes of the next run have the reason"
+    reason = "its lake keeps unused ranges now; the notes of the next run show the reason"
     find = _FindDeferred(claims_of(context, storage_name, tables), reason, defers_purges=False)
     kept = map_arrow(rows().filter(F.col("key").rlike(uncollected_metadata())).select("key", "action"), find, DEFERRED)
     return _append_deferred(needed, kept)

@@ -103,13 +103,13 @@ def _deny_failed(result: Result) -> Result:
 class _RestoreNeeded:
     """Handles rows that must not be executed.
 
-    If an earlier run of the plan may have moved the file, it is restored, unless the key is one of
-    `recorded`: another plan has the object in quarantine. Otherwise nothing is done. The outcome
-    depends on the row:
+    If an earlier run of the plan may have moved the file, it is restored, unless its key is in
+    `recorded`, because another plan has the object in quarantine. Files that were not moved stay in
+    place. The outcome depends on the row:
 
     - `failed` for keys in `retried`, which can be executed once the history edits succeed,
     - `denied` for keys in `refused`, which should not have been in the plan,
-    - `changed` for all others. Unless the key is one of `in_use`, the action only has to wait.
+    - `changed` for all others. If the key is not in `in_use`, the action only has to wait.
 
     If a file cannot be restored because its name is in use, it stays in quarantine. Its outcome is
     `done`, so that the ledger contains it, or an error if the store cannot find it in quarantine.
@@ -144,8 +144,8 @@ class _RestoreNeeded:
 class _EndRecords:
     """Handles restores of versions that no lake needs, and that were visible when they were planned.
 
-    If the version is still visible, the outcome `done` ends its record. No delete marker is removed,
-    because a user may have placed it since.
+    If the version is still visible, the outcome `done` ends its quarantine record. No delete marker
+    is removed, because a user may have placed it since.
 
     Attributes:
         deferred: The quarantine in mode `deferred`, which compares objects and moves nothing.
@@ -165,11 +165,12 @@ class _EndRecords:
 class RowExecutor:
     """Task that executes the rows of a partition (columns `EXECUTION_ROWS`).
 
-    Files needed by the verification mark are never quarantined or purged. Files that have left the
-    quarantine are not purged. Such rows have the outcome `changed`, or `failed` if `retry` is set.
-    Refused rows have the outcome `denied`. If an interrupted run moved files of any of these rows,
-    the files are restored. Outcomes recorded by earlier runs are not changed. In mode `versioned`, a
-    restore that nothing needs only ends the record of a version that is visible.
+    Files that the verification mark finds in use are never quarantined or purged. Files that have
+    left the quarantine are not purged. Such rows have the outcome `changed`, or `failed` if `retry`
+    is set. Refused rows have the outcome `denied`. If an interrupted run moved files of any of
+    these rows, the files are restored. Outcomes recorded by earlier runs are not changed. In mode
+    `versioned`, a restore that no lake needs only ends the quarantine record of a version that is
+    visible.
 
     The caller puts the batches in order, and rows within a batch are executed in rank order. Runs
     in executors or in this process.

@@ -106,10 +106,9 @@ class ExpiryResult:
         counts: Number of edits by outcome.
         edited: True if any edit was pending, which makes every earlier mark out of date.
         failed: Histories in which an edit failed.
-        not_made: Histories in which an edit was skipped or denied. Neither these nor the failed
-            histories release files, even if the next mark suggests it. For example, the catalog
-            may have dropped a ref along with its snapshot, or the table may exist in another
-            catalog.
+        not_made: Histories in which an edit was skipped or denied. The files of these and of failed
+            histories stay, even if the next mark finds them unused. For example, the catalog may
+            have dropped a ref along with its snapshot, or another catalog may have the table.
         done_by_lake: Number of edits with the outcome `done`, by lake.
         edited_histories: Histories in which an edit was made.
     """
@@ -578,7 +577,7 @@ def announce_deletions(plan: StoredPlan, actions: Sequence[ExpiryAction], record
     pending = [action for action in actions if action.action == DELETE_IDLE_BRANCH and (action not in known or not known[action].is_final)]
     if pending:
         error = (
-            "announced before it began. A later row has the outcome. Without one, the apply runs or was interrupted: apply the plan again"
+            "about to delete the branch. A later row has the outcome; without it, the apply runs or was interrupted: apply the plan again"
         )
         known |= {action: EditOutcome(action, FAILED, error, at) for action in pending}
         _write_log(plan, record.lake, record.context, list(known.values()), len(known))

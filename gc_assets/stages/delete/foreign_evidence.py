@@ -1,9 +1,9 @@
-"""Collect foreign metadata from the sweeps of every storage that matters for a plan.
+"""Collect metadata of tables in no configured lake from all storages that matter for a plan.
 
 A table can have its metadata in one storage and its data in another. A plan therefore depends on
-metadata in all storages claimed by its lakes. If this run has not swept such a storage yet, its
-last sweep is used. If the listing of that sweep is older than the grace period, the sweep of the
-plan's storage selected only files older than that listing (`other_listings.py`).
+this foreign metadata in all storages claimed by its lakes. If this run has not swept such a storage
+yet, its last sweep is used. If the listing of that sweep is older than the grace period, the sweep
+of the plan's storage selected only files older than that listing (`other_listings.py`).
 
 Tables of another catalog may be under claims of other lakes. For this reason, foreign metadata in
 any storage counts if it refers to a location in the plan's storage.
@@ -31,7 +31,7 @@ from gc_assets.state.side_tables import FOREIGN_PREFIXES, FOREIGN_PREFIXES_SIDE
 from gc_assets.state.summaries import OrphanFilesSummary
 
 LIST: Final = "gc-assets run --listing"
-_OF_OTHERS: Final = "it may belong to a table of no configured lake; the newest plan names the metadata"
+_OF_OTHERS: Final = "it may belong to a table of no configured lake; the newest plan shows the metadata"
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ _FOREIGN_COPIES: Final = pa.schema([("key", pa.string()), ("source_plan_id", pa.
 
 
 def never_named() -> frozenset[str]:
-    """Return the reasons in a plan that imply that no commit ever named the file."""
+    """Return the plan reasons which imply that no commit ever referenced the file."""
     return frozenset({UNREFERENCED, *(kind.files.never_committed for kind in KINDS.values() if kind.files.never_committed is not None)})
 
 
@@ -152,7 +152,7 @@ class ForeignRows:
             found = pc.if_else(pc.starts_with(keys, prefix), text, found)
         if self.protected is not None:
             is_protected = pc.match_substring_regex(keys, self.protected)
-            found = pc.if_else(is_protected, pa.scalar("`protect` in lakes.yaml names its key"), found)
+            found = pc.if_else(is_protected, pa.scalar("`protect` in lakes.yaml matches its key"), found)
         return found
 
     def _with_dropped(self, batch: pa.RecordBatch, files: pa.RecordBatch, rules: pa.Array) -> pa.Array:
@@ -257,7 +257,7 @@ def _leave_out_named(spark: SparkSession, state: State, copies: DataFrame, plan_
 
 @dataclass(frozen=True)
 class _FindTargets:
-    """Task that yields what to search for before files (key, lake) can be checked."""
+    """Task that yields the locations to search before files (key, lake) can be checked."""
 
     rules: ForeignRules
 

@@ -209,7 +209,7 @@ def describe_unlisted(inputs: PlanInputs, waiting: Amount) -> list[LeftOut]:
 def _describe_denied(context: RunContext, storage: str) -> str:
     error = find_denial(context, storage)
     example = f" (for example {error})" if error else ""
-    return f"the store denied an earlier apply these actions{example}; {retry_advice(context.config, storage)}"
+    return f"the store denied these actions to an earlier apply{example}; {retry_advice(context.config, storage)}"
 
 
 def _describe_too_long(context: RunContext, storage: str) -> str:
@@ -241,6 +241,6 @@ def _describe_missing(missing: Sequence[Unreadable], doubtful: Sequence[Unreadab
     if foreign.prefixes:
         yield (
             f"{'Or they' if missing or doubtful else 'they'} may belong to tables of no configured lake. The gate `foreign_metadata` "
-            "or a note of the run names their metadata. Add the catalog of these tables to lakes.yaml, or accept dead tables with "
+            "or a note of the run lists their metadata. Add the catalog of these tables to lakes.yaml, or accept dead tables with "
             "`gc-assets accept`"
         )

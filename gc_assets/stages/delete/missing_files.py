@@ -1,4 +1,4 @@
-"""Find tables and lakes that miss live files or have doubtful metadata in other storages.
+"""Find tables and lakes with missing live files or doubtful metadata in other storages.
 
 If one storage lacks files that a lake needs, the lake's live set may be wrong. Until the files are
 back, plans leave out everything under its claims in all storages.
@@ -34,7 +34,7 @@ LIVE_LISTED = "live_listed"
 def find_missing(context: RunContext, storage_name: str) -> tuple[Unreadable, ...]:
     """Return tables and lakes whose files were missing in the last sweeps of other storages.
 
-    A lake that misses only data files is not returned if the sweep's newest plan was approved with
+    A lake with only data files missing is not returned if the sweep's newest plan was approved with
     an override of `live_listed`.
     """
     others = (other.name for other in context.config.storages if other.name != storage_name)
@@ -89,7 +89,7 @@ class RouteMissing:
     """Task of `route_missing`, which moves rows to the side table.
 
     Attributes:
-        shields: Claims in which a key resolves to no owner if its row has to be moved.
+        shields: Claims that give no owner to a key under one of the prefixes.
     """
 
     shields: Claims

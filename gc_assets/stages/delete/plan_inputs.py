@@ -34,8 +34,8 @@ class PlanInputs:
         missing: Tables and lakes whose files are missing in other storages. `unreadable` includes
             them.
         doubtful: Tables with unreadable metadata under their claims in other storages.
-        quarantine_renewed_at: When the time in quarantine of all files began again, see
-            `records/fencing_tokens.py`. None if it never did.
+        quarantine_renewed_at: When the quarantine time of all files was restarted, see
+            `records/fencing_tokens.py`. None if it never was.
     """
 
     context: RunContext

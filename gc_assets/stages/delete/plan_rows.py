@@ -254,7 +254,7 @@ def _is_needed() -> Column:
 
 
 def _is_due(inputs: PlanInputs) -> Column:
-    """Condition for copies that may be purged: hidden, unneeded, claimed and old enough.
+    """Condition for copies that may be purged: hidden, not needed, claimed and old enough.
 
     Unclaimed copies are not purged, because they may belong to a lake that was removed from the
     configuration.
@@ -290,7 +290,7 @@ def _compare_copies(spark: SparkSession, inputs: PlanInputs, copies: DataFrame, 
     )
     needs = found.groupBy("key").agg(F.max("is_live").alias("is_live"), F.collect_set("needed_bytes").alias("sizes"))
     # If several copies of a needed key exist, prefer one with the recorded size, then the newest.
-    # Unneeded copies are purged oldest first.
+    # Copies that are not needed are purged oldest first.
     fits = ~_is_needed() | (F.size("sizes") == 0) | F.array_contains("sizes", F.col("size_bytes"))
     order = F.when(_is_needed(), newest_first()).otherwise(-newest_first())
     compared = copies.join(needs, "key", "left").withColumn("fits", fits)

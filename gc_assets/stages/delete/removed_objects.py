@@ -110,4 +110,4 @@ def _find_planned(context: RunContext, run: PastRun, keys: pa.Array) -> Iterator
 
 def _describe(action: ExpiryAction, keys: Sequence[str], state: str) -> str:
     objects = f"{count_of(len(keys), 'object')} at the deleted paths of branch {action.ref_name}"
-    return to_message(f"{objects} {state}, such as {min(keys)}, so the paths would name missing files")
+    return to_message(f"{objects} {state}, such as {min(keys)}, so the paths would refer to missing files")

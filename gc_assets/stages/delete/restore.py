@@ -96,7 +96,7 @@ def restore(
                 written = _restore_in_executors(session(), executor, copies, readers, run, state)
         lease.check()  # another holder may have moved the same files after the lease was lost
         # Publish while holding the lease, so that its next holder sees which files were restored. The
-        # plans follow, because a plan that counts as restored must not have files on record.
+        # plans follow, because a plan that counts as restored must not have files in the ledger.
         published = _publish(context, run, written, restore_id)
         for source in sorted({source for (_, outcome, source) in written.totals if outcome == "done"} - set(interrupted)):
             record_restored(state, storage_name, source, context.clock.now(), restore_id)

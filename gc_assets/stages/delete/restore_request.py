@@ -111,7 +111,7 @@ def resolve_request(
     if plan_id is None and prefix is None and key is None:
         raise UsageError(NOTHING_NAMED)
     if history and plan_id is None:
-        raise UsageError("Cannot undo history edits: --history requires a plan. Name the plan with --plan P.")
+        raise UsageError("Cannot undo history edits: --history requires a plan. Pass the plan with --plan P.")
     storage = context.config.storage_of_user(storage).name if storage is not None else None
     plan, adopted = _find_plan(context, plan_id)
     if history and plan is not None:
@@ -194,7 +194,7 @@ def _storage(context: RunContext, given: str | None) -> str:
     names = [item.name for item in context.config.storages]
     if given is None and len(names) > 1:
         raise UsageError(
-            "Cannot restore: --storage is missing, and lakes.yaml has several storages. Name one of "
+            "Cannot restore: --storage is missing, and lakes.yaml has several storages. Pass one of "
             f"{suggest.join_names(list(map(context.config.label_of, names)))}."
         )
     return context.storage(given or names[0]).name

@@ -89,7 +89,7 @@ def _refusal_reason(lake: str | None, planned: str | None, etag: str | None, mod
     if lake is None:
         return "no lake claims this key, so it must not be removed"
     if lake != planned:
-        return f"lake {lake} claims this key, and the plan names lake {planned}"
+        return f"lake {lake} claims this key, but the plan lists it for lake {planned}"
     if modified is None:
         return f"its identity {etag!r} contains no modification time"
-    return f"it is too young: it was modified or named at {modified} or later, and only objects older than {ages.cutoff} may be removed"
+    return f"it is too young: its time or name shows {modified} or later, but only objects older than {ages.cutoff} may be removed"

@@ -2,8 +2,8 @@
 
 Like a purge, an abort cannot be undone. No upload is aborted while a table is unreadable, unless a
 user has set that table aside. As with files, a lake must claim the key, and no foreign metadata may
-name its place. The grace period counts from the last action of the upload's writer, and must also
-be over according to the store's clock.
+refer to its location. The grace period counts from the last action of the upload's writer, and must
+also be over according to the store's clock.
 """
 
 from __future__ import annotations

@@ -255,7 +255,7 @@ def _describe_mismatch(context: RunContext, plan: StoredPlan, failed: Sequence[G
     if approval is not None and now < header.approve_before:
         advice += f" To apply it anyway: `{approval}`, then apply it again."
     if header.run_date == context.clock.today():
-        advice += " A run of the same date (UTC) reads the refs that are frozen for it, so only a run of a later date makes a new plan."
+        advice += " A run of the same date (UTC) reads the refs recorded for that date, so only a run of a later date makes a new plan."
     else:
         advice += " To make a new plan: `gc-assets run`."
     return "\n".join([f"plan {header.plan_id[:12]} no longer matches the lakes:", *findings, advice])

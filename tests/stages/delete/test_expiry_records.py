@@ -301,7 +301,7 @@ def test_killed_apply_leaves_its_deletions_in_the_log(deletions: Deletions) -> N
     deletions.interrupt_after_one()
     state = deletions.context.state
     rows = [row for run in state.runs("weather", EXPIRY_LOG.name) for row in read_rows(state, EXPIRY_LOG, run).to_pylist()]
-    assert all(row["error"].startswith("announced before it began. A later row has the outcome.") for row in rows)
+    assert all(row["error"].startswith("about to delete the branch. A later row has the outcome;") for row in rows)
     refs = deletions.context.lake("weather").freeze(NOW)
     commits = pa.Table.from_pylist([{"table_uuid": None, "commit_id": deletions.actions[0].snapshot_id}], COMMIT_GRAPH.schema)
     (found,) = find_deleted_branches(BranchLog.of(rows), NOW - timedelta(days=3), refs, commits)

@@ -94,7 +94,7 @@ def test_protected_and_foreign_file_is_refused_unless_it_is_restored() -> None:
     own = "00000-0-7c0f5a52-3b1e-4f3c-9d0e-5b7d3c2a1f00.parquet"
     assert find_refused(f"db/t/data/{own}") is None
     for key in ("db/t/raw/x", "db/t/raw/a/b", "db/t/data/b"):
-        assert find_refused(key, reason="expired") == "`protect` in lakes.yaml names its key"
+        assert find_refused(key, reason="expired") == "`protect` in lakes.yaml matches its key"
         assert find_refused(key, "restore") is None
     assert "may belong to others: no commit named" in (find_refused("db/t/data/x") or "")
     assert "may belong to others" in (find_refused("db/t/data/x", "purge", "still dead") or "")
@@ -105,7 +105,7 @@ def test_protected_and_foreign_file_is_refused_unless_it_is_restored() -> None:
 
 @pytest.mark.parametrize("lake", ["weather", None])
 def test_file_claimed_by_another_lake_is_refused(lake: str | None) -> None:
-    assert f"lake sales claims this key, and the plan names lake {lake}" in (refusal(lake=lake) or "")
+    assert f"lake sales claims this key, but the plan lists it for lake {lake}" in (refusal(lake=lake) or "")
 
 
 @pytest.mark.parametrize("etag", [None, "", "x", "7-99-", "7-x-1", "7-\u0661-1", f"7-{10**40}-1"])
