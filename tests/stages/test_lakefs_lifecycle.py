@@ -249,7 +249,7 @@ def test_released_object_is_planned_with_reason_and_commits(released: ReleasedOb
     assert at.objects()[old]["matched_rules"] == ["rule1"]
     assert released.kept in released.builder.files()
     notes = at.house.summary("potential_commits", "ml")["notes"]
-    assert notes == ["lake ml: lifecycle rule 'rule1' names the branch 'gone', which does not exist"]
+    assert notes == ["lake ml: lifecycle rule 'rule1' applies to the branch 'gone', which does not exist"]
     assert at.house.plan().plan_id == released.header.plan_id  # a second plan is equal
 
 
@@ -273,7 +273,7 @@ def test_rules_without_effect_are_notes(released: ReleasedObject) -> None:
     at.rules(rule1={**SHORT, "enabled": False})
     at.house.mark()
     assert at.house.summary("lifecycle_objects", "ml")["unused_rules"] == [
-        "lake ml: no lifecycle rule is enabled, so its rules release nothing"
+        "lake ml: no lifecycle rule is enabled, so no object is released"
     ]
     at.rules(rule1=SHORT)
     at.house.mark()

@@ -28,7 +28,7 @@ from tests.stages.lakehouse import NOW, Lakehouse, days_ago, outcomes
 from tests.stages.test_lakefs_unused_ranges import GATES, Setup, serve
 
 pytestmark = [pytest.mark.spark, in_turn]
-UNTIL = "What the repository needed then is kept until 2026-11-28 03:00 UTC"  # after the first run that misses the commits, on day 1
+UNTIL = "Files that it needed then are kept until 2026-11-28 03:00 UTC"  # after the first run that misses the commits, on day 1
 
 
 def restore(repository: FakeRepository, backup: FakeRepository) -> None:

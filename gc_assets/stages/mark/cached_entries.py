@@ -1,4 +1,4 @@
-"""Read cached entries (`manifest_entries`) as frames."""
+"""Read cached container entries (`manifest_entries`) as frames."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def read_cached_entries(spark: SparkSession, context: RunContext, lake_name: str
 
     Returns:
         A frame with the columns of `manifest_entries`, without `address` if all files are in
-        storages.
+        configured storages.
     """
     state = context.state
     cache = state.segments(find_segments(context, lake_name))

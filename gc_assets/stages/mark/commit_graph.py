@@ -53,7 +53,8 @@ MAX_IN_PROCESS_SOURCES: Final = 64
 
 @log_progress(COMMIT_GRAPH)
 def commit_graph(spark: SparkSession, context: RunContext, lake_name: str) -> PublishedTable:
-    """Publish all commits of the frozen sources, including dangling ones, with generation numbers.
+    """Publish the commits of all sources in the freeze, even dangling ones, with generation
+    numbers.
 
     Commits from earlier runs are reused if the lake's commits never change, which preserves the
     commits of deleted refs, or if a table's metadata file is unchanged. In both cases, their
@@ -130,9 +131,9 @@ def _publish_graph(spark: SparkSession, context: RunContext, lake: Lake, refs: P
 
 
 def graph_fingerprint(context: RunContext, lake_name: str) -> str:
-    """Return a digest of everything but the sources on which the commits of a lake depend.
+    """Return a digest of everything that determines a lake's commits, except the sources.
 
-    The digest covers the release of gc-assets and the lake's server. A run reuses commits of an
+    The digest covers the gc-assets release and the lake's server. A run reuses commits of an
     earlier run only if both have the same digest. Storages and symbolic links are not included,
     because every run resolves the addresses of reused commits again.
     """

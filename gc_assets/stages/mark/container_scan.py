@@ -66,7 +66,7 @@ class ContainerScan(ABC):
     """Match groups of cache parts with the container states.
 
     The input column `id` contains group numbers. One more number, after the last group, selects the
-    directly referenced files.
+    files that commits reference directly.
 
     Attributes:
         SCHEMA: Columns of the yielded rows.

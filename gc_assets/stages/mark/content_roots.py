@@ -1,4 +1,4 @@
-"""Rank content roots by commit state."""
+"""Rank content roots, the files that commits reference directly, by the state of their commit."""
 
 from __future__ import annotations
 
@@ -21,13 +21,12 @@ from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_PLAN, LAKE_REFS, LIVE_CONTENTS, REACHABLE_SNAPSHOTS
 from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE, PINNED, PINNED_SIDE, ROOTS
 
-# Ranks of the commits that need an object, from strongest to weakest. The lowest rank applies, and
-# the first two are live.
-# REACHED: The commit is retained and reachable from a ref.
-# SPARED: The commit is retained because it is young or staged, although no ref reaches it.
-# HELD: The commit is still in the history and must be removed from it first.
-# RELEASED: The commit has expired, and this lake's history is never edited.
-# DEAD: The commit is dangling, and no planned edit removes it.
+# Ranks of the commits that need an object, from strongest to weakest. An object gets its lowest #
+# rank, and the first two ranks are live. REACHED: The commit is retained and reachable from a ref.
+# SPARED: The commit is retained because it is young or staged, although no ref reaches it. HELD:
+# The commit is still in the history and must be removed from it first. RELEASED: The commit has
+# expired, and this lake's history is never edited. DEAD: The commit is dangling, and no planned
+# edit removes it.
 REACHED, SPARED, HELD, RELEASED, DEAD = 0, 1, 2, 3, 4
 
 _EXPIRY_COLUMNS: Final = ["table_uuid", "snapshot_id", "action", "old_parent_id", "new_parent_id"]
@@ -45,7 +44,7 @@ class RootTables:
         pinned: Parts of the pinned files (columns `PINNED`).
         edited: True if plans edit the lake's history.
         contents: Parts of `live_contents`, or None for lakes without it.
-        tolerant: If True, only the contents of heads must exist.
+        tolerant: If True, only the contents at heads must exist.
         keeps_listed: If True, all snapshots that live metadata lists are live.
         metadata_claims: Addresses of claims on metadata (`FileTraits.metadata_directory`). If there
             are any, the containers of expired commits stay live, and only their entries are
@@ -65,7 +64,7 @@ class RootTables:
 
 
 def find_root_inputs(context: RunContext, lake_name: str) -> dict[str, PublishedTable]:
-    """Find the published tables with the content roots of a lake, by name."""
+    """Return the published tables that contain a lake's content roots, by table name."""
     tables = [LAKE_REFS, COMMIT_GRAPH, REACHABLE_SNAPSHOTS, EXPIRY_PLAN]
     if context.kind(lake_name).has_live_contents:
         tables.append(LIVE_CONTENTS)
@@ -91,8 +90,7 @@ def open_root_tables(context: RunContext, lake_name: str, inputs: dict[str, Publ
 
 def has_live_roots(context: RunContext, lake_name: str) -> bool:
     """Check whether any file is pinned, or any retained commit has a content root or live content.
-
-    If neither is the case, an empty live set is correct.
+    If not, an empty live set is correct.
     """
     graph, reachable, refs = (context.find(table, lake_name) for table in (COMMIT_GRAPH, REACHABLE_SNAPSHOTS, LAKE_REFS))
     if graph is None or reachable is None or refs is None or refs.paths(PINNED_SIDE):
@@ -144,7 +142,7 @@ class RetentionTables:
 
 
 def rank_roots(tables: RootTables, retention: RetentionTables) -> pa.Table:
-    """Rank content roots like `read_content_roots`, but for a given policy result."""
+    """Rank content roots like `read_content_roots`, but for the given policy result."""
     graph = read_parts(tables.files, list(tables.graph), COMMIT_GRAPH.schema, ["table_uuid", "commit_id", "content_roots"])
     reachable, expiry = retention.reachable, retention.expiry
     removed = expiry.filter(pc.equal(expiry.column("action"), REMOVE_SNAPSHOT))

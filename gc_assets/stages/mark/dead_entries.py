@@ -4,7 +4,7 @@ A container's entries are dropped together with its row in the index of decoded 
 commit reaches the container again later, it is decoded like a new one. The segments that runs wrote
 are kept, so rows are only removed from compacted copies (`state.compaction`).
 
-A container is dead if it is neither in the newest run nor in the last run at least `KEEP_DAYS` ago,
+A container is dead if neither the newest run nor the last run at least `KEEP_DAYS` ago contains it,
 and no later run decoded it. Entries are kept this long because runs without a listing look for
 candidates among them.
 """

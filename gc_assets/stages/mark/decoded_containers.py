@@ -1,4 +1,4 @@
-"""Look up what was decoded of the containers that a walk found.
+"""Look up the decoded objects of the containers that a walk found.
 
 Addresses are compared once. After that, a container is a row number.
 """

@@ -263,7 +263,7 @@ class _DecodedWriter:
             columns = [pa.repeat(pa.scalar(task["address"]), len(addresses)), addresses]
             self._segment.add(UNRESOLVED_SIDE, pa.RecordBatch.from_arrays(columns, schema=UNRESOLVED))
         if isinstance(error, UnresolvedContainer):
-            # It may be a storage under another name.
+            # The address may lead to a storage by another name.
             rows = [
                 {"container": task["address"], "address": self._resolver.address(storage, key), "storage": storage, "key": key}
                 for storage, key in sorted(set(self._resolver.find_namesakes(task["address"])))

@@ -1,7 +1,6 @@
-"""Freeze a lake whose repository may have been deleted on its server.
-
-A deleted repository is unreadable until a user forgets its lake (`gc-assets forget`). From then on,
-it has neither refs nor claims, and its files are treated like the files of a dropped table
+"""Read the refs of a lake whose repository may have been deleted on its server. A deleted
+repository is unreadable until a user forgets its lake (`gc-assets forget`). From then on, it has no
+refs and no claims, and its files are treated like the files of a dropped table
 (`core/dropped_tables.py`). If no run has ever read the repository, the lake's `location` is taken
 as its namespace.
 """
@@ -23,7 +22,7 @@ from gc_assets.state.summaries import LakeRefsSummary, RepositorySummary
 
 
 def freeze_lake(context: RunContext, lake: Lake, as_of: datetime) -> FrozenRefs:
-    """Freeze a lake, or freeze it as deleted if its repository was deleted on purpose.
+    """Read the refs of a lake, or record that its repository was deleted on purpose.
 
     A repository counts as deleted if its server confirms the deletion, and a user ran `gc-assets
     forget`.
@@ -75,7 +74,7 @@ def _freeze_deleted(context: RunContext, lake: RepositoryLake, known: Repository
 
 
 def with_known_repository(context: RunContext, lake: Lake, refs: FrozenRefs) -> FrozenRefs:
-    """Add the repository that an earlier run read to an unreadable lake's freeze."""
+    """Add the repository that an earlier run read to the freeze of an unreadable lake."""
     known = find_known_repository(context, lake.name) if as_repository(lake) is not None else None
     return refs if known is None else replace(refs, repository=identify(known), read_at=known.read_at)
 
@@ -114,8 +113,8 @@ def find_known_repository(context: RunContext, lake_name: str) -> RepositorySumm
 def _build_unknown(context: RunContext, lake_name: str) -> RepositorySummary | None:
     """Describe a repository that was never read, or return None if a run may have read it.
 
-    Its namespace is the configured location, and its time is the first run that missed it. Records
-    that users made before that run refer to another lake.
+    Its namespace is the configured location, and its time is that of the first run that did not
+    find it. Records that users made before that run refer to another lake.
     """
     locations = context.config.lake(lake_name).own_locations()
     if len(locations) != 1 or context.resolver().locate_one(locations[0]) is None:

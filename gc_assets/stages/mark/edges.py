@@ -1,7 +1,7 @@
 """Index the edges between containers by parent.
 
-Every manifest list names all manifests of its table, so a lake has about a hundred times more edges
-than containers. To save memory, edges are stored as numbers, with about 9 bytes each.
+Every manifest list contains all manifests of its table, so a lake has about a hundred times more
+edges than containers. To save memory, edges are stored as numbers, with about 9 bytes each.
 """
 
 from __future__ import annotations
@@ -33,9 +33,7 @@ _Positions = NDArray[np.int64]
 
 
 class Edges(NamedTuple):
-    """Edges between containers, as columns of equal length. An unknown size is -1.
-
-    Containers are numbers.
+    """Edges between numbered containers, as columns of equal length. An unknown size is -1.
     """
 
     parent: Numbers

@@ -68,11 +68,11 @@ class EntryScan(ContainerScan):
 
     Attributes:
         keys: If not None, only these keys are selected (addresses of external files).
-        containers: If not None, only entries of these containers are needed. Sorted.
+        containers: If not None, only entries of these sorted containers are needed.
         external: If True, only files outside all storages are selected.
         bucket: If not None, a bucket number and the total number of buckets. Only keys that hash to
             this bucket are selected.
-        hashes: If not None, only keys with these hashes are selected. Sorted.
+        hashes: If not None, only keys with these sorted hashes are selected.
     """
 
     SCHEMA: ClassVar[pa.Schema] = KEYED

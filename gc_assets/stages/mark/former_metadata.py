@@ -3,8 +3,8 @@
 A catalog can point to older metadata than before, for example after it was restored from a backup
 or because a table was registered again. Similarly, if a table has several names (`register_table`),
 one of them may be dropped. Commits that are only in the former metadata then look like garbage,
-although users can still register the table with that metadata. Therefore, the content roots that
-the last run read from it stay live for `retention.dropped`.
+although users can still register the table with that metadata. Therefore, the content roots (files
+that commits reference directly) which the last run read from it stay live for `retention.dropped`.
 
 When a table disappears from its catalog, its roots are recorded as well, because it may be
 registered again with older metadata. While it is missing, `sweep/dropped_tables.py` decides about
@@ -210,7 +210,7 @@ def _has_same_catalog(before: PublishedTable, now: PublishedTable) -> bool:
 
 
 def _read_last_pointers(context: RunContext, live: PublishedTable, refs: PublishedTable) -> list[Pointer]:
-    """Return the last run's pointers, which its freeze contains if it did not publish any."""
+    """Return the last run's pointers. If it did not publish any, its freeze contains them."""
     return read_published_pointers(context, live) or _read_pointers(context, refs)
 
 
@@ -241,7 +241,7 @@ def _collect_roots(
     Args:
         last: Result of `find_last_run`.
         kept: Former pointers, whose roots are live.
-        waiting: Pointers of missing or unreadable tables. This rule does not make their roots live.
+        waiting: Pointers of missing or unreadable tables, whose roots do not become live here.
 
     Returns:
         The roots (columns `FORMER_ROOTS`), and notes on why some of them are unknown.
@@ -291,7 +291,7 @@ def _describe_kept(lake_name: str, kept: Sequence[Pointer], after: timedelta | N
             continue
         yield (
             f"lake {lake_name}: on {item.read_at:%Y-%m-%d}, the catalog had the metadata {show(item.address)} of table "
-            f"{show(item.table_name)}, which is not in the history of its current metadata. The files needed then are kept "
+            f"{show(item.table_name)}, which is not in the history of its current metadata. Files needed at that time are kept "
             f"{describe_wait(item, after)}. To restore the commits, register the table with this file, or with a newer one that no run read"
         )
     if len(kept) > _MAX_NOTES:

@@ -22,8 +22,8 @@ from gc_assets.state.side_tables import HASHES
 
 _TEXTS: Final = ("container", "storage", "kind")
 
-# One row per entry and directly referenced file. `storage` is a position in the list of configured
-# storages, and `strongest` combines the numbers of the witness and the kind.
+# One row per entry, and per file that a commit references directly. `storage` is a position in the
+# list of configured storages, and `strongest` combines the numbers of the witness and the kind.
 MATCHED: Final = pa.schema(
     [
         ("storage", pa.int16()),
@@ -107,7 +107,7 @@ class SelectLive:
 
     Attributes:
         first_released: The smallest `strongest` value that is not live.
-        released: Sorted hashes of released files.
+        released: Sorted hashes of files that lifecycle rules allow to be deleted.
     """
 
     position: int

@@ -1,4 +1,4 @@
-"""Find a lake's idle branches, based on its commits and on the freezes of earlier runs."""
+"""Find a lake's idle branches, based on its commits and on the refs that earlier runs recorded."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class BranchLog:
 
 @dataclass(frozen=True, slots=True)
 class IdleBranchSearch:
-    """Branches that match a rule, and what earlier runs observed about them. Picklable.
+    """Branches that match a rule, and how long earlier runs saw them unchanged. Picklable.
 
     Attributes:
         rules: The rules in order of priority.
@@ -110,7 +110,7 @@ class IdleBranchSearch:
 
 
 def search_idle_branches(context: RunContext, lake_name: str, refs: FrozenRefs, frozen_at: datetime, as_of: datetime) -> IdleBranchSearch:
-    """Find the branches that match a rule, and read what earlier runs observed about them.
+    """Find the branches that match a rule, and how long earlier runs saw them unchanged.
 
     If a table is registered several times, its branches are skipped, because each name may have
     different branches.
@@ -131,9 +131,8 @@ def search_idle_branches(context: RunContext, lake_name: str, refs: FrozenRefs, 
 def date_sighting(context: RunContext, lake_name: str, frozen_at: datetime) -> datetime | None:
     """Return when a freeze observed a lake's branches, or None if the lake has no idle rule.
 
-    This is the latest time that the host's clock or a store shows. If only a host clock counted
-    that is days behind, a branch would seem unchanged for days. Stores that do not respond are
-    ignored.
+    This is the latest time that the host's clock or a store shows. With only a host clock that is
+    days behind, a branch would seem unchanged for days. Stores that do not respond are ignored.
     """
     if not context.config.lake(lake_name).idle_rules:
         return None
@@ -249,7 +248,7 @@ def _is_candidate(ref: Ref, rules: Sequence[IdleRule]) -> bool:
 
 
 def _sightings(context: RunContext, lake_name: str, before: datetime, keys: Collection[BranchKey]) -> Iterator[Sighting]:
-    """Yield what earlier freezes observed, newest first.
+    """Yield the branch heads that earlier freezes recorded, newest first.
 
     The current run date is represented by all its freezes, and other dates by their newest freeze.
     Only branches in `keys` are included.

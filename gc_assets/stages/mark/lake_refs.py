@@ -1,4 +1,4 @@
-"""Freeze a lake for a run: its refs, claims, pinned files, policy and freeze time."""
+"""Record a lake's refs, claims, pinned files, policy and time before a run reads anything else."""
 
 from __future__ import annotations
 
@@ -70,9 +70,8 @@ _RESOLVED_SIDES: Final = (CLAIMS_SIDE, UNCOMMITTED_SIDE, PINNED_SIDE)
 
 @log_progress(LAKE_REFS)
 def lake_refs(context: RunContext, lake_name: str) -> PublishedTable:
-    """Publish the frozen refs of a run date, or return the existing freeze.
-
-    A freeze is never overwritten. In the following cases, a new one is published next to it:
+    """Publish the refs that a run date reads (the freeze), or return the existing freeze. A freeze
+    is never overwritten. In the following cases, a new one is published next to it:
 
     - the run is a rehearsal and the freeze is not, or vice versa;
     - the run is a verification mark;
@@ -83,9 +82,9 @@ def lake_refs(context: RunContext, lake_name: str) -> PublishedTable:
     - the run date is today and a clock that was days ahead made the freeze (`State.is_overtaken`).
 
     If storages or symbolic links have changed since the freeze, its rows are published again with
-    current keys. If the run date is today, this also updates the prefixes of names in containers,
-    and a broken link causes a new freeze. On other dates, addresses behind a broken link keep their
-    keys.
+    current keys. If the run date is today, this also updates the prefixes that containers refer to
+    by name, and a broken link causes a new freeze. On other dates, addresses behind a broken link
+    keep their keys.
 
     The clock is read before the first ref. A freeze that is not made on its run date is
     `historical`, so its plan can be shown but not applied.
@@ -112,8 +111,8 @@ def lake_refs(context: RunContext, lake_name: str) -> PublishedTable:
     refs, sides = _freeze(context, lake, resolver, frozen_at)
     if locate_catalog(context, lake_name) != catalog:
         raise LakeUnreadable(
-            f"lake {lake_name}: its refs cannot be frozen, because {catalog} was changed to another catalog while the run "
-            "read it. Run again"
+            f"lake {lake_name}: its refs cannot be read, because {catalog} was changed to another catalog while the run "
+"read it. Run again"
         )
     refuse_hidden(context, lake_name, lake, build_freeze(frozen_at, refs.refs))
     rows = pa.Table.from_pylist([_ref_row(ref) for ref in refs.refs], schema=LAKE_REFS.schema)
@@ -161,7 +160,7 @@ def locate_server(context: RunContext, lake_name: str) -> str:
 
 
 def _freeze(context: RunContext, lake: Lake, resolver: KeyResolver, frozen_at: datetime) -> tuple[FrozenRefs, dict[str, pa.Table]]:
-    """Freeze a lake together with the tables that its catalog hides, and resolve its addresses.
+    """Freeze a lake, including the tables that its catalog hides, and resolve its addresses.
 
     For some kinds, an error makes the whole lake unreadable instead of stopping the run.
     """
@@ -237,7 +236,7 @@ def _has_current_keys(context: RunContext, frozen: PublishedTable) -> bool:
 
 
 def _read_prefixes(context: RunContext, lake_name: str, frozen: PublishedTable) -> NamedPrefixes | None:
-    """Return the prefixes of names in containers.
+    """Return the prefixes that containers refer to by name.
 
     If the run date is today, they are read from the lake, otherwise from the freeze.
     """
@@ -275,8 +274,8 @@ def _resolve_again(
 def freeze_without(context: RunContext, lake_name: str, frozen: PublishedTable, reasons: Mapping[int, str]) -> PublishedTable:
     """Publish a freeze again, with the tables of some sources marked as unreadable.
 
-    The claims of these tables become shields. Their pinned files stay live, but their metadata may
-    be absent.
+    The claims of these tables become shields, under which files are kept. Their pinned files stay
+    live, but their metadata may be absent.
 
     Args:
         reasons: Why a source cannot be read, by row number.
@@ -357,7 +356,7 @@ def read_frozen_refs(context: RunContext, lake_name: str, published: PublishedTa
 
 
 def frozen_prefixes(published: PublishedTable) -> NamedPrefixes | None:
-    """Return the frozen prefixes of names in containers, or None if the lake has no such names."""
+    """Return the recorded prefixes that containers refer to by name, or None if there are none."""
     summary = published.summary(LakeRefsSummary)
     return None if summary.named_prefixes is None else NamedPrefixes(summary.named_prefixes, summary.named_prefixes_error)
 

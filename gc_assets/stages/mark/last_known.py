@@ -137,7 +137,7 @@ class LastKnown:
 
 
 def build_shields(claims: pa.Table, keys: Collection[str]) -> pa.Table:
-    """Turn the claims of these tables into shields, under which no file is ever collected.
+    """Turn the claims of these tables into shields: prefixes under which no file is ever collected.
 
     `WHOLE_LAKE` selects all claims. Claims and shields have the columns `CLAIMS`.
     """
@@ -147,7 +147,7 @@ def build_shields(claims: pa.Table, keys: Collection[str]) -> pa.Table:
 
 
 def shield_directories(containers: pa.Table, named: pa.Table) -> pa.Table:
-    """Shield the locations around containers, and the locations that these containers name.
+    """Protect the locations around containers, and the locations that these containers contain.
 
     The result has the columns `CLAIMS`, and `named` has the columns `UNREAD_LOCATIONS`.
     """
@@ -168,7 +168,7 @@ def shield_directories(containers: pa.Table, named: pa.Table) -> pa.Table:
         for row in others
         if row["storage"] is not None
     ]
-    # Thousands of commits may name metadata in the same directory.
+    # Thousands of commits may reference metadata in the same directory.
     return pa.Table.from_pylist(list({(row["storage"], row["key"]): row for row in reversed(shields)}.values()), CLAIMS)
 
 

@@ -122,7 +122,7 @@ def describe_losses(lake_name: str, lost: pa.Table, unlisted: pa.Table) -> Itera
             yield f"lake {lake_name}: all files under {row['address']} are kept, because {content}"
         else:
             yield (
-                f"lake {lake_name}: commit {row['commit_id_min']} names {row['address']}, which is outside all storages or cannot be "
+                f"lake {lake_name}: commit {row['commit_id_min']} references {row['address']}, which is outside all storages or cannot be "
                 f"resolved. No files are kept for it, although {content}"
             )
 

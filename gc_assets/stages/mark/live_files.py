@@ -1,6 +1,5 @@
-"""Publish which containers of a lake are live, and count its live files.
-
-A container is live if a retained commit reaches it. The live files are the cached entries of live
+"""Publish which containers (metadata files) of a lake are live, and count its live files. A
+container is live if a retained commit reaches it. The live files are the cached entries of live
 containers (`live_set.py`), so the table itself does not have rows.
 """
 
@@ -59,10 +58,11 @@ class _Inputs:
     """Input tables for a run's live set.
 
     Attributes:
-        roots: The tables with content roots, by name.
+        roots: The published tables that contain content roots, by table name.
         entries: The cache segment of this run.
         cache: All cache segments.
-        released: Files that rules of the lake release, or None if it has no such rules.
+        released: Files that lifecycle rules allow to be deleted. None if the lake has no such
+            rules.
     """
 
     roots: dict[str, PublishedTable]

@@ -63,8 +63,8 @@ class LiveTotals:
 
     Attributes:
         rows: Counts with the columns `TOTALS`.
-        expected: Expected number of entries and directly referenced files.
-        found: Number of entries and directly referenced files that were found.
+        expected: Expected number of entries and files that commits reference directly. found:
+            Number of these entries and files that were found.
     """
 
     rows: pa.Table
@@ -102,7 +102,8 @@ class LiveHashes:
             all sets.
         scan: Reads and matches the hashes.
         rows: Number of hashes in the entry cache.
-        released: Files that rules of the lake release, or None if it has no such rules.
+        released: Files that lifecycle rules allow to be deleted. None if the lake has no such
+            rules.
     """
 
     spark: SparkSession | None
@@ -163,7 +164,7 @@ class LiveHashes:
 
     @cached_property
     def _released_hashes(self) -> dict[int, NDArray[np.int64]]:
-        """Key hashes of released files, by storage position."""
+        """Key hashes of files that lifecycle rules allow to be deleted, by storage position."""
         if self.released is None:
             return {}
         rows = self.released.read_keys(self.scan.files)
@@ -171,7 +172,7 @@ class LiveHashes:
         return {number: sort_distinct(hashes[position == number]) for number in range(len(self.scan.storages))}
 
     def live_keys(self, storage: str) -> SelectLive:
-        """Return a task that selects the live rows of a storage, without released files."""
+        """Return a task that selects a storage's live rows, except files released by rules."""
         position = self.scan.storages.index(storage)
         released = self._released_hashes.get(position, np.empty(0, np.int64))
         return SelectLive(position, self.first_released, released)
@@ -265,7 +266,7 @@ class LiveHashes:
     @property
     def _session(self) -> SparkSession:
         if self.spark is None:
-            raise TypeError("these hashes are read in this process only")
+            raise TypeError("Cannot run in executors: these hashes are only read in this process")
         return self.spark
 
     @property

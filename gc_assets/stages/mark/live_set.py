@@ -79,7 +79,7 @@ LOCAL_FACTOR: Final = 50
 # Number of entry rows that are grouped at a time if one process lists all files.
 MAX_BUCKET_ENTRIES: Final = 2_000_000
 
-# Longer lists of keys are joined by Spark, because every task would hold all keys in memory.
+# Spark joins longer lists of keys, because otherwise every task would hold all keys in memory.
 MAX_KEYS: Final = 200_000
 
 
@@ -287,7 +287,7 @@ class LiveSet:
 
     @cached_property
     def released(self) -> ReleasedFiles | None:
-        """The files that the owner's rules release, or None if there are no such rules.
+        """Files that lifecycle rules allow to be deleted, or None if there are no such rules.
 
         If a table is unreadable, or while lost commits are kept, no files are released.
         """
@@ -320,7 +320,7 @@ class LiveSet:
         return with_columns(rows, {ROUTE: pc.if_else(is_released, LIFECYCLE_SIDE, rows.column(ROUTE))})
 
     def read_released(self, storage: str) -> pa.ChunkedArray:
-        """Return the keys of a storage's released files."""
+        """Return the keys of a storage's files that lifecycle rules allow to be deleted."""
         if self.released is None:
             return pa.chunked_array([], pa.string())
         rows = self.released.read_keys(self._files)

@@ -1,4 +1,4 @@
-"""Walk from content roots to all containers, and find the strongest commit that needs each one."""
+"""Find all containers that commits reach, and the strongest commit that needs each of them."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class _Containers:
         rows: All containers (columns `ROOTS`).
         decoded: Their decoded objects.
         lengths: Arrow column with decoded lengths in bytes. The column is null for undecoded
-            containers, which are missing optional ones, and unreadable ones that only released
+            containers. These are missing optional ones, and unreadable ones that only expired
             commits need.
         lost: Undecoded containers needed by live contents.
         unknown: Missing live containers that were never decoded (columns `METADATA`).
@@ -115,7 +115,7 @@ class _Roots:
         of_unreadable: Roots of unreadable tables (columns `UNREADABLE_ROOTS`).
         purged: Addresses of containers that do not have to exist (`find_purged`).
         unreadable: Why tables are unreadable, by table uuid, content id or `WHOLE_LAKE`.
-        shields: Locations around containers that could not be decoded (columns `CLAIMS`).
+        shields: Protected locations around containers that could not be decoded (columns `CLAIMS`).
         containers: All containers that the roots need, or None if unreadable tables make a new
             search necessary.
     """
@@ -310,14 +310,11 @@ class LiveWalk:
     def _add_unlisted_snapshots(
         self, unreadable: dict[str, str], roots: pa.Table, contents: ContentIndex, skipped: pa.ChunkedArray
     ) -> pa.Table:
-        """Make contents unreadable if their metadata does not list a snapshot that a commit names.
-
-        If the metadata names no location in a storage, some listed snapshots are not live, or the
-        lake has claims of its own, the snapshot's files may be anywhere, so the whole lake is
-        unreadable.
-
-        Returns:
-            Shields around the metadata (columns `CLAIMS`).
+        """Mark contents as unreadable if their metadata does not list a snapshot of a commit. If
+        the metadata does not contain a location in a storage, some listed snapshots are not live,
+        or the lake has claims of its own, the snapshot's files may be anywhere, so the whole lake
+        is unreadable. Returns: Shields (protected prefixes) around the metadata, with the columns
+        `CLAIMS`.
         """
         found = find_unlisted_snapshots(self.roots, self.cache.edges, skipped) if WHOLE_LAKE not in unreadable else {}
         if found and not self.is_last_known_read:
@@ -330,7 +327,7 @@ class LiveWalk:
         return shield_directories(own, UNREAD_LOCATIONS.empty_table())
 
     def _find_located(self, addresses: Collection[str]) -> Collection[str]:
-        """Return decoded metadata files that name a location in a storage.
+        """Return decoded metadata files that contain a location in a storage.
 
         The result is empty if the lake has claims of its own. It is also empty if some listed
         snapshots are not live, because the snapshot may be one of them and use files anywhere.
@@ -394,7 +391,7 @@ class LiveWalk:
         own = pa.concat_tables([*earlier, read_parts(files, list(self.claims), CLAIMS), claims])
         shields = [build_shields(own, rooted.unreadable.keys()), rooted.shields]
         if self.roots.contents is not None:
-            # All locations that the unreadable contents' metadata has ever named.
+            # All locations that the unreadable contents' metadata has ever contained.
             is_mine = pc.is_in(locations.column("container"), rooted.of_unreadable.column("address").combine_chunks())
             shields.append(build_claims(locations.slice(0, 0), locations.filter(pc.and_(is_location, is_mine))))
         return pa.concat_tables([claims, *shields])
@@ -413,7 +410,7 @@ class LiveWalk:
         return undecoded.filter(pc.or_(pc.invert(is_leaf), is_root)).column("address").to_pylist()
 
     def _shield_metadata(self, undecoded: Sequence[str]) -> Iterator[pa.Table]:
-        """Shield the claims on metadata if undecoded containers may refer to files under them."""
+        """Protect the claims on metadata if undecoded containers may refer to files under them."""
         if undecoded:
             frozen = read_parts(self.roots.files, list(self.claims), CLAIMS)
             of_metadata = pc.is_in(frozen.column("address"), pa.array(self.roots.metadata_claims, pa.string()))
@@ -492,7 +489,7 @@ def _describe_kept_metadata(lake_name: str, undecoded: Sequence[str]) -> Iterato
     if undecoded:
         yield (
             f"lake {lake_name}: unused ranges are kept, because {count_of(len(undecoded), 'metarange')} of its commits cannot be read "
-            f"(for example {min(undecoded)}) and may name any range. Restore the metadata from a backup"
+            f"(for example {min(undecoded)}) and may reference any range. Restore the metadata from a backup"
         )
 
 

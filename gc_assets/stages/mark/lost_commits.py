@@ -131,6 +131,6 @@ def _describe_kept(lake_name: str, kept: Sequence[Pointer], after: timedelta | N
         yield (
             f"lake {lake_name}: on {items[0].read_at:%Y-%m-%d}, repository {show(items[0].table_name)} had {count_of(len(ids), 'commit')} "
             f"that its server has lost, for example because it was restored from a backup: {', '.join(map(show, ids[:_MAX_IDS]))}{more}. "
-            f"What the repository needed then is kept {describe_wait(items[0], after)}. To restore the commits, restore a newer state of "
+            f"Files that it needed then are kept {describe_wait(items[0], after)}. To restore the commits, restore a newer state of "
             "the server, or create the commit records again"
         )

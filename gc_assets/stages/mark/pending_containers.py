@@ -40,8 +40,8 @@ class FindPending:
 
     If the parent did not record a container's length, the length is read from the store. A missing
     container gets the length -1, so that a decoded object of the same name is not used instead.
-    Released content roots that an earlier run decoded or did not find are skipped. Otherwise, every
-    run would request all collected history again.
+    Content roots of expired commits that an earlier run decoded or did not find are skipped.
+    Otherwise, every run would request all collected history again.
 
     `run_single_task` runs this in the current process or in an executor.
 
@@ -53,8 +53,9 @@ class FindPending:
         rewritten: Parts that list containers whose objects changed, according to the last sweeps.
         roots: The tables with content roots, for the first level only.
         width: Maximum number of decoding tasks (`split_by_cost`).
-        named_prefixes: Frozen prefixes of names in containers, if the lake has any.
-        locations: Parts with the names that decoded containers refer to.
+        named_prefixes: Prefixes that containers refer to by name, as read at the start of the run,
+            if the lake has any. locations: Parts with the prefix names that decoded containers
+            refer to.
     """
 
     files: Files
@@ -148,7 +149,7 @@ class FindPending:
         return pa.array([container for (container, _), references in used.items() if not references & current], pa.string())
 
     def _is_settled(self, tables: RootTables, roots: pa.Table, known: pa.Table) -> pa.ChunkedArray:
-        """Return a mask of released roots that an earlier run decoded or did not find.
+        """Return a mask of roots of expired commits that an earlier run decoded or did not find.
 
         Only lakes with live contents have such roots.
         """
@@ -173,8 +174,8 @@ def split_by_cost(tasks: pa.Table, width: int) -> Iterator[pa.Table]:
     """Split containers (columns `TASKS`) into at most `width` groups of similar cost.
 
     Containers with neighboring addresses stay together, because they usually belong to one table
-    and name the same children. In any other order, every part would name the children of all
-    tables.
+    and reference the same children. In any other order, every part would reference the children of
+    all tables.
     """
     ordered = tasks.sort_by("address")
     costs = _bounded_sizes(ordered) + COST_OF_REQUEST

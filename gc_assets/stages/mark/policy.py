@@ -74,7 +74,7 @@ def current_rules(context: RunContext, lake_name: str) -> PublishedTable:
 
 
 def rule_key(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return what identifies a rule across runs: its id, its paths and its branch."""
+    """Return the values that identify a rule across runs: its id, its paths and its branch."""
     return row["rule_id"], row["prefix"], row["glob"], row["branch"]
 
 

@@ -1,9 +1,8 @@
-"""Compare the refs that earlier runs froze with the current ones.
+"""Compare the refs that earlier runs recorded with the current ones.
 
 When a ref is deleted, its commits stay protected for the grace period. However, a ref or table also
-looks deleted if the server or catalog hides it from the user. To detect this, such a server is
-asked by name for each ref of the previous freeze, and an Iceberg catalog for each table of the last
-run.
+looks deleted if the server or catalog hides it from the user. To detect this, the server is asked
+for each ref that the last run read, and an Iceberg catalog for each table of the last run.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from gc_assets.state.summaries import FreezeTime, LakeRefsSummary
 
 @dataclass(frozen=True, slots=True)
 class Freeze:
-    """The refs that a freeze recorded, by name, and its time. Refs without a head are omitted."""
+    """The refs that a run recorded, by ref name, and the time. Refs without a head are omitted."""
 
     at: datetime
     refs: Mapping[str, Ref]
@@ -135,7 +134,7 @@ def _find_missed(context: RunContext, newest: PublishedTable, lake_name: str, re
 
 
 def _find_claims(context: RunContext, newest: PublishedTable, tables: Sequence[_MissedTable]) -> list[Claim]:
-    """Return the last claims of these tables as shields, which only protect files.
+    """Return the last claims of these tables as shields, which protect the files under them.
 
     A claim is matched by table name if its uuid was unknown.
     """

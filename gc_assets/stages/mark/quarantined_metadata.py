@@ -1,4 +1,4 @@
-"""Find unreadable tables whose metadata is in quarantine, so that messages name the way back."""
+"""Find unreadable tables whose metadata is in quarantine, and add the command to restore it."""
 
 from __future__ import annotations
 

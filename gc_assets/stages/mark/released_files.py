@@ -1,4 +1,4 @@
-"""Find files that the lake owner's rules release although retained commits reference them."""
+"""Find files that lifecycle rules allow to be deleted although retained commits need them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class ReleasedFiles:
 
 
 def find_released_files(context: RunContext, lake_name: str) -> ReleasedFiles | None:
-    """Return the files released in this run, or None if no rule of the lake releases files.
+    """Return the files released in this run, or None if the lake has no rules that release files.
 
     Raises:
         StateError: If the lake has such rules, but the table is not published.

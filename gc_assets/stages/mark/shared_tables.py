@@ -1,4 +1,4 @@
-"""Find history edits that another lake with the same table or repository does not make.
+"""Find history edits that remove what another lake with the same table or repository keeps.
 
 Several lakes may collect one table, for example because their `tables` patterns overlap, or because
 it is in two catalogs. The table then keeps all history that any of these lakes keeps.
@@ -111,7 +111,7 @@ class SharedTables:
     def find_kept_edits(self, lake: str, edits: pa.Table) -> dict[EditKey, KeptBy]:
         """Return the edits of a lake that another lake does not make.
 
-        The other lake's configuration must select the table. Then, the other lake keeps
+        If the other lake's configuration selects the table, it keeps
 
         - a listed snapshot or ref that it does not remove,
         - schemas and partition specs that it does not remove,
@@ -163,7 +163,7 @@ class SharedTables:
 
 
 def _locate_history(context: RunContext, lake: str) -> Iterator[str]:
-    """Yield what identifies a lake's history: its server, its repository and its own locations."""
+    """Yield the values that identify a lake's history: server, repository and own locations."""
     yield locate_server(context, lake)
     repository = context.table(LAKE_REFS, lake).summary(LakeRefsSummary).repository
     if repository is not None:

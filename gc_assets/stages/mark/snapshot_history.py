@@ -160,7 +160,7 @@ def _retention_period(context: RunContext, lake_name: str) -> timedelta:
     if keep is None:
         raise UsageError(
             f"Cannot open snapshot_history of lake {lake_name}: its kind {context.kind(lake_name).name} has no such table. "
-            "Name a lake of kind iceberg"
+            "Choose a lake of kind iceberg"
         )
     return keep
 

@@ -1,4 +1,4 @@
-"""Write a lake's external addresses that may refer to objects in storages by another name."""
+"""Write a lake's external addresses that may be other names of objects in storages."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def write_unknown_addresses(
         run: The run of `live_files`.
         external: The run's parts with external files (columns of `live_files`, with the address as
             key).
-        entries: `manifest_entries` of this run, which contains the addresses with unknown named
-            prefixes in unreadable containers.
+        entries: `manifest_entries` of this run. For unreadable containers, it contains the
+            addresses whose prefix is unknown.
 
     Returns:
         The side table. `summary` contains the number of addresses, and samples with their reasons.

@@ -70,7 +70,7 @@ def find_renamed_tables(inputs: Mapping[str, PublishedTable], last_known: LastKn
 def list_unreadable(
     context: RunContext, lake_name: str, inputs: Mapping[str, PublishedTable], last_known: LastKnown | None, found: Mapping[str, str]
 ) -> tuple[Unreadable, ...]:
-    """List all unreadable tables, both those that the walk found and those with an unknown uuid.
+    """List all unreadable tables: those that the walk found, and those with an unknown uuid.
 
     Args:
         inputs: Result of `find_root_inputs`.

@@ -1,7 +1,7 @@
-"""Publish objects that lakeFS lifecycle rules release, even if another reference keeps them.
-
-Every run evaluates all references in the cached entries of all ranges. Therefore, a kept object is
-released by the first run after its last reference was removed.
+"""Publish objects that lakeFS lifecycle rules release, even if another reference keeps them. A
+released object may be deleted although a retained commit references it. Every run evaluates all
+references in the cached entries of all ranges. Therefore, a kept object is released by the first
+run after its last reference was removed.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def lifecycle_objects(spark: SparkSession, context: RunContext, lake_name: str) 
 
     An object is marked `deduplicated` and kept if it is not released under another path or branch,
     if a tagged commit contains it, or if it is staged. With `verify_deduplicated: false`, it is
-    already kept if an earlier run kept it.
+    also kept if an earlier run kept it.
     """
     state, group = context.state, context.group(lake_name)
     potential = context.table(POTENTIAL_COMMITS, lake_name)
@@ -150,7 +150,7 @@ def describe_unused(rules: tuple[Rule, ...], releasing: set[str], references: Da
     """
     enabled = dict.fromkeys(rule.rule_id for rule in rules if rule.enabled)
     if not enabled:
-        yield "no lifecycle rule is enabled, so its rules release nothing"
+        yield "no lifecycle rule is enabled, so no object is released"
     if enabled.keys() <= releasing:
         return
     found = collect(map_arrow(references.filter(F.size("classes") > 0).select("path", "classes"), _FindUsed(rules), USED).distinct())

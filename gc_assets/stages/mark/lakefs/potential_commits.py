@@ -84,14 +84,14 @@ def _notes(lake_name: str, task: _Classify) -> Iterator[str]:
     branches = {ref.ref_name for ref in task.refs if ref.ref_type == "branch"}
     for rule in task.rules:
         if rule.branch is not None and rule.branch not in branches:
-            yield f"lake {lake_name}: lifecycle rule {rule.rule_id!r} names the branch {rule.branch!r}, which does not exist"
+            yield f"lake {lake_name}: lifecycle rule {rule.rule_id!r} applies to the branch {rule.branch!r}, which does not exist"
 
 
 @dataclass(frozen=True)
 class _Classify:
     """Find the commits of each branch class, and classify metaranges and ranges.
 
-    A class is either a branch that a rule names, or all other branches together (`OTHERS`).
+    A class is either a branch that a rule lists, or all other branches together (`OTHERS`).
     `run_single_task` runs this in the current process or in an executor.
     """
 
@@ -137,7 +137,7 @@ class _Classify:
         return names, reach
 
     def _branches(self, graph: CommitGraph) -> pa.Array:
-        """Return up to 100 branches that reach each commit. Branches named by rules come first."""
+        """Return up to 100 branches that reach each commit. Branches listed in rules come first."""
         branches = [ref for ref in self.refs if ref.ref_type == "branch" and ref.head_commit_id is not None]
         # Branch names cannot begin with this character, so marked names sort first.
         marked = {name: _FIRST if class_of(self.rules, name) != OTHERS else "" for name in (ref.ref_name for ref in branches)}
