@@ -315,7 +315,7 @@ FLAWS: dict[str, tuple[Callable[[Setup], None], str, str, str, str]] = {
         link_to_metadata,
         "sales",
         "links",
-        "00009-x.metadata.json, in no storage, which is a symbolic link to",
+        "00009-x.metadata.json, outside all storages, a symbolic link to",
         "Replace",
     ),
     "storages that overlap": (overlapping_storages, "storages", "overlaps", "warehouse and attic", "Combine them into one storage"),

@@ -873,7 +873,7 @@ def test_screens_name_the_dropped_table(shop: Shop) -> None:
     assert {row.table: row.garbage.files for row in rows}["db.a (dropped)"] == header.by_reason["dropped"].files
     (planned,) = explain(shop.house.run_context(), key)
     assert planned.verdict == "planned"
-    assert "table db.a of lake sales, which its catalog no longer lists (missed by the run of 2026-11-21 03:00 UTC)" in planned.sentence
+    assert "table db.a of lake sales, which its catalog no longer lists (not found by the run of 2026-11-21 03:00 UTC)" in planned.sentence
 
 
 @full_suite_only

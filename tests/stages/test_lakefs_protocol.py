@@ -109,7 +109,7 @@ def test_explain_names_the_reason(story: Story[FilledRepository]) -> None:
     young = sorted(sentence for kind, sentence in explanation.values() if kind == "young")
     assert len(young) == 2
     assert "younger than the grace period" in young[0]
-    assert "its name is so recent that lake ml may still link it" in young[1]
+    assert "the time in its name is so recent that lake ml may still link it" in young[1]
     assert {kind for key, (kind, _) in explanation.items() if key in story.builder.kept} == {"live", "young"}
 
 

@@ -210,7 +210,7 @@ class _ApplyRetention:
             if self.runs.contents is not None:
                 if retention.contents is None:
                     raise StateError(
-                        f"lake {self.refs.lake}: live_contents cannot be published, because the policy returned no rows. Report this as a bug"
+                        f"lake {self.refs.lake}: live_contents cannot be published, because the policy returned none. Report this as a bug"
                     )
                 contents = write_rows(retention.contents, LIVE_CONTENTS, self.runs.contents, self.files)
                 yield report_parts(contents.parts, contents.digest, summary={"asset": LIVE_CONTENTS.name})

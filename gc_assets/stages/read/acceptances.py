@@ -39,8 +39,8 @@ def describe_accepted_prefix(config: Config, storage: str, prefix: str) -> str:
     if not inner:
         return text
     return (
-        f"{text} The record may not change {inner:,} of them: a hidden directory, or a dataset of another format, needs a record that "
-        "names it or a directory in it."
+        f"{text} The record may not apply to {inner:,} of them: a hidden directory, or a dataset of another format, needs a record "
+"for it or for a directory in it."
     )
 
 

@@ -89,7 +89,7 @@ def count_reasons(context: RunContext, header: PlanHeader, published: PublishedT
 
 
 def read_recorded_actions(context: RunContext, header: PlanHeader, phases: Sequence[str]) -> RecordedActions | None:
-    """Read what an unfinished apply has recorded so far, including earlier attempts.
+    """Read the actions that an unfinished apply has recorded so far, including earlier attempts.
 
     Args:
         phases: The phases that the apply executes. A restore has a log of its own.

@@ -35,7 +35,7 @@ _REPLACE: Final = "Replace the link by its files, or let the lake use their actu
 
 
 def check_readable(context: RunContext, name: str, refs: FrozenRefs) -> Iterator[Finding]:
-    """Report what could be read of a lake, and claimed locations outside of all storages."""
+    """Report how many refs and claims a lake has, and claimed locations outside of all storages."""
     describe = context.kind(name).describe_format
     described = f"; {describe(refs)}" if describe is not None else ""
     yield Finding(name, "readable", OK, f"{count_of(len(refs.refs), 'ref')}, {count_of(len(refs.claims), 'claimed prefix')}{described}")
@@ -144,7 +144,7 @@ def _aliases(context: RunContext, refs: FrozenRefs) -> Iterator[Finding]:
             and (actual := _without_links(address)) is not None
             and (resolved := resolver.locate_one(actual))
         ):
-            found = f"the lake refers to {address}, in no storage, which is a symbolic link to {resolved[1]} in storage {resolved[0]}"
+            found = f"the lake refers to {address}, outside all storages, a symbolic link to {resolved[1]} in storage {resolved[0]}"
             yield Finding(refs.lake, "links", FAIL, f"{found}: under that key it would look unreferenced", _REPLACE)
 
 

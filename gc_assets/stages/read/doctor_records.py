@@ -1,4 +1,4 @@
-"""Check what gc-assets has recorded, for `doctor`: open plans, the last run and execution logs.
+"""Check the records of gc-assets for `doctor`: open plans, the last run and execution logs.
 
 Most checks read only the state. To check leases, ids and the trash, the storage is read as well.
 """

@@ -114,9 +114,9 @@ def find_dropped_locations(config: Config, table: str) -> tuple[str, list[str]]:
                 addresses = [resolver.address(storage.name, prefix) for prefix in row["prefixes"]]
                 found[row["table_uuid"]] = [*found.get(row["table_uuid"], ()), *addresses]
     if not found:
-        raise UsageError(f"no run found a dropped table {table!r}. Name its LOCATION, or list them with `gc-assets show dropped_tables`.")
+        raise UsageError(f"no run found a dropped table {table!r}. Pass its LOCATION, or list them with `gc-assets show dropped_tables`.")
     if len(found) > 1:
-        raise UsageError(f"several dropped tables are named {table!r}. Name one by its uuid: {', '.join(sorted(found))}")
+        raise UsageError(f"several dropped tables are named {table!r}. Choose one by its uuid: {', '.join(sorted(found))}")
     return next(iter(found.items()))
 
 
@@ -139,7 +139,7 @@ def find_dropped_table(context: RunContext, storage_name: str, key: str, modifie
 
 
 def describe(context: RunContext, item: DroppedTable) -> str:
-    """Return a phrase that names a dropped table and explains how it was found to be dropped."""
+    """Return a phrase with the name of a dropped table and how it was found to be dropped."""
     lake = context.config.label_of(item.table.lake)
     how = "server no longer has" if item.table.noun == REPOSITORY else "catalog no longer lists"
     return f"{item.table.noun} {item.table.table_name or item.table.table_uuid} of lake {lake}, which its {how}"

@@ -198,7 +198,7 @@ def _describe_planned(summary: dict[str, Any], plan: dict[str, Any], orphan: dic
     refused = summary["plan_refused_by"]
     reason = plan["reason"]
     if (dropped := summary.get("dropped")) is not None and reason == DROPPED:
-        reason += f": {dropped['name']} (missed by the run of {dropped['gone_since']:%Y-%m-%d %H:%M} UTC)"
+        reason += f": {dropped['name']} (not found by the run of {dropped['gone_since']:%Y-%m-%d %H:%M} UTC)"
     if orphan is not None and orphan["last_commit_id"] is not None:
         reason += f", last needed by commit {orphan['last_commit_id']}"
     sentence = f"No live commit needs it ({reason}): plan {summary['plan_id'][:12]} would {plan['action']} it"
@@ -249,7 +249,7 @@ def _not_live(context: RunContext, storage: str, summary: dict[str, Any]) -> tup
     if claim is None:
         return "unowned", "No lake claims its location, so it is counted and not deleted."
     if summary.get("protected"):
-        return "protected", "`protect` in lakes.yaml names its key, so it is not deleted."
+        return "protected", "`protect` in lakes.yaml matches its key, so it is not deleted."
     cutoff = summary.get("grace_cutoff")
     if cutoff is not None and listed["last_modified"] >= cutoff:
         return (
@@ -257,7 +257,7 @@ def _not_live(context: RunContext, storage: str, summary: dict[str, Any]) -> tup
             f"No live commit needs it, but it is younger than the grace period (last modified {format_time(listed['last_modified'])}).",
         )
     if summary.get("young_by_name"):
-        return "young", f"No live commit needs it, but its name is so recent that lake {claim} may still link it."
+        return "young", f"No live commit needs it, but the time in its name is so recent that lake {claim} may still link it."
     if summary.get("deferred"):
         return (
             "waiting",

@@ -247,7 +247,7 @@ def count_final_edits(plan: PlanHeader | PlanSummary, config: Config) -> dict[st
 
 
 def has_final_edits(config: Config, lake_name: str) -> bool:
-    """Return True if history edits of the lake cannot be undone, as opposed to edits of branches."""
+    """Return True if edits of the lake's history cannot be undone. Edits of branches always can."""
     kind = _kind(config, lake_name)
     return kind is None or not kind.undoes_edits
 

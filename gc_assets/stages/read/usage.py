@@ -55,7 +55,7 @@ class TableUsage:
 
 
 def table_names(context: RunContext) -> dict[tuple[str, str | None], str]:
-    """Map lake and table uuid to the name of each table that this run has frozen."""
+    """Map lake and table uuid to the name of each table whose refs this run has read."""
     found: dict[tuple[str, str | None], str] = {}
     for lake in context.config.lakes:
         rows = read_rows(context.state, LAKE_REFS, context.table(LAKE_REFS, lake.name), columns=["table_uuid", "table_name"])

@@ -1,8 +1,7 @@
-"""Record decisions of users that the files under a prefix are garbage.
-
-Files under a claim are foreign, and never planned, if they may not belong to the lake (see
-`core/foreign.py`). If a user knows that they are garbage, the user can accept their prefix. This
-applies only to files that exist at that time. Files written later are checked as before.
+"""Record user decisions that the files under a prefix are garbage. Files under a claim are foreign,
+and never planned, if they may not belong to the lake (see `core/foreign.py`). A user who knows that
+such files are garbage can accept their prefix. This applies only to files that exist at that time.
+Files written later are checked as before.
 """
 
 from __future__ import annotations

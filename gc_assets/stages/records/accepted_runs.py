@@ -50,10 +50,10 @@ _RECORDS: Final = UserRecords(_Records, "forgotten.json", "forget the lake again
 def last_accepted_run(context: RunContext, storage_name: str) -> PublishedTable | None:
     """Return the `deletion_plan` of the last accepted run before this one, or None.
 
-    This may be a run of the same run date, if it used another freeze or a lake that is no longer
-    configured. Within a date, a lake is frozen again only after its history was edited, after its
-    format was upgraded, or while part of it is unreadable. Historical plans are ignored, and real
-    runs ignore plans of rehearsals.
+    This may be a run of the same run date, if it read other refs or a lake that is no longer
+    configured. Within a date, refs are read again only after the lake's history was edited, after
+    its format was upgraded, or while part of it is unreadable. Historical plans are ignored, and
+    real runs ignore plans of rehearsals.
     """
     return next(_list_baselines(context, storage_name), None)
 
@@ -124,10 +124,8 @@ def _read_inputs(state: State, run: PastRun) -> set[str]:
 
 
 def _list_baselines(context: RunContext, storage_name: str) -> Iterator[PublishedTable]:
-    """Yield the accepted runs that this run is compared with, newest first.
-
-    These are runs of the same run date that used another freeze, and then the last run of an
-    earlier date.
+    """Yield the accepted runs that this run is compared with, newest first. These are runs of the
+    same run date that read other refs, and then the last run of an earlier date.
     """
     newer: PlanHeader | None = None
     for published in accepted_runs(context, storage_name):
@@ -143,7 +141,7 @@ def _list_baselines(context: RunContext, storage_name: str) -> Iterator[Publishe
 
 
 def _has_other_freeze(context: RunContext, published: PublishedTable) -> bool:
-    """Return True if the run froze a lake differently, or a lake that is no longer configured."""
+    """Return True if the run read other refs of a lake, or a lake that is no longer configured."""
     digests, configured = published.summary(DeletionPlanSummary).header.refs_digests, {lake.name for lake in context.config.lakes}
     if digests.keys() - configured:
         return True

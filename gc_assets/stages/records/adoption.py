@@ -55,10 +55,10 @@ class UnknownFiles:
 
     Attributes:
         is_complete: False if the search stopped at its limit.
-        copies: Files in the trash with the size but not the identity recorded in the ledger. They
-            cannot be restored until they are recorded again.
-        damaged: Files in the trash with another size than their record, even if a restore or purge
-            has ended it. They are never adopted, because they could replace a live file.
+        copies: Files in the trash with the size, but another identity (etag) than the ledger
+            records. They cannot be restored until they are recorded again.
+        damaged: Files in the trash with another size than recorded, even if a restore or purge has
+            ended the record. They are never adopted, because they could replace a live file.
     """
 
     files: Sequence[TrashedObject]

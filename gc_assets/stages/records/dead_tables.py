@@ -1,4 +1,4 @@
-"""Record decisions of users that a table is dead.
+"""Record user decisions that a table is dead.
 
 If a table is dropped and another one is created at the same location, metadata with the old uuid
 remains there. It looks like metadata of a catalog that is not configured, so the gate
@@ -82,7 +82,7 @@ def accept_dead_table(
     if not by.strip():
         raise UsageError("accepting a table as dead requires --by WHO")
     uuid = read_table_id(table_uuid)
-    storage, prefix = resolve_directory(config, location, "name the location of the dead table")
+    storage, prefix = resolve_directory(config, location, "pass the location of the dead table")
     if not (withdraw or is_uuid(uuid) or _is_found(State.of(config), storage, prefix, table_uuid)):
         raise UsageError(
             f"{table_uuid!r} is not a table uuid. Copy it from the message of the gate foreign_metadata, or from "

@@ -121,7 +121,7 @@ def denied_histories(context: RunContext, lake: str) -> dict[str | None, str]:
 
 
 def denied_objects(spark: SparkSession, context: RunContext, storage: str) -> DataFrame | None:
-    """Read which actions on objects of a storage were denied recently.
+    """Read the actions on objects of a storage that were denied recently.
 
     Returns:
         A frame with the columns `DENIED_OBJECTS`, or None if there is no recent log. An object may

@@ -7,7 +7,7 @@ tokens, the state stores the highest token as well, before the lease is taken.
 If the storage's counter is ahead nevertheless, there were leases that the state does not contain:
 a backup has replaced the state, or another state is used for the storage. Files that were restored
 under these leases are still in quarantine according to the state. Without a record of the
-restores, they could be purged immediately, so the time in quarantine begins again for all files.
+restores, they could be purged immediately, so the quarantine time of all files is restarted.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def note_unknown_leases(context: RunContext, storage_name: str, store: Store) ->
 
 
 def quarantine_renewed_at(context: RunContext, storage_name: str) -> datetime | None:
-    """Return when the time in quarantine of all files began again, or None if it never did."""
+    """Return when the quarantine time of all files was restarted, or None if it never was."""
     unknown = _read_unknown(context.state, storage_name)
     if unknown is None:
         return None
@@ -100,8 +100,8 @@ def describe_unknown_leases(context: RunContext, storage_name: str) -> str | Non
     path = f"{context.state.files.root}/{_unknown_path(storage_name)}"
     wrong_clock = f" A clock that was ahead set this time. To end the wait, remove {path}." if end > now + wait + MAX_SKEW else ""
     return (
-        f"The state is older than storage {storage.label}: it lacks {count_of(unknown.found - unknown.known, 'lease')}, and what was "
-        "restored or purged under them. A backup has replaced the state, or another state is used for the storage. "
+        f"The state is older than storage {storage.label}: it lacks {count_of(unknown.found - unknown.known, 'lease')}, and the "
+"restores and purges under them. A backup has replaced the state, or another state is used for the storage. "
         f"Files in quarantine are not purged before {end:%Y-%m-%d %H:%M}Z. Until then, restore the files that you need again, and run "
         f"`gc-assets doctor`. Use one state per storage.{wrong_clock}"
     )

@@ -17,8 +17,7 @@ def take_lease(context: RunContext, storage_name: str, store: Store, plan_id: st
     same time.
 
     Raises:
-        GateRefused: If another process holds the lease, which the message names, or if the storage
-            is not the one on record.
+        GateRefused: If another process holds the lease, or if the storage is not the one on record.
     """
     _refuse_other_storage(context, storage_name, store)
     note_unknown_leases(context, storage_name, store)
@@ -42,7 +41,7 @@ def _refuse_other_storage(context: RunContext, storage_name: str, store: Store) 
     Quarantined files would not be found in another one, which would end their records.
 
     Raises:
-        GateRefused: If it is another one, for example because its disk is not mounted.
+        GateRefused: If the storage is another one, for example because its disk is not mounted.
     """
     if not context.config.has_recorded_names:
         return
@@ -55,7 +54,7 @@ def refuse_holder(context: RunContext, storage_name: str) -> None:
     """Check that no process holds the storage's lease. The lease itself is not acquired.
 
     Raises:
-        GateRefused: If the lease is held. The message names the holder.
+        GateRefused: If the lease is held. The message contains the holder.
     """
     store = context.store(storage_name)
     holder = store.holder()

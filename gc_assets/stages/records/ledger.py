@@ -8,7 +8,7 @@ implements this rule for both Arrow and Spark.
 
 In deferred quarantine, a purge or restore with the outcome `changed` ends the record too if the
 object at the key is another one or is live (`ends_record`). The object stays, so the entry counts
-as a restore, and later runs classify the object again. An action that only waits ends nothing.
+as a restore, and later runs classify the object again. An action that only waits ends no record.
 
 In the modes deferred and versioned, several records can describe one object, which is identified by
 key, etag and version. Plans of earlier releases made such records. The end of one of them is the
@@ -97,7 +97,7 @@ def newest_entries(entries: pa.Table, group_by: Sequence[str]) -> pa.Table:
 def newest_of_copies(entries: pa.Table) -> pa.Table:
     """Return the newest settled entry of each copy, sorted from oldest to newest.
 
-    If another record of the same object has ended since, it is the entry that ended it.
+    If another record of the same object has ended since then, the entry that ended it is used.
 
     Returns:
         The entries with the column `by`, see `settled_entries`.

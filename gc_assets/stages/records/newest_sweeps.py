@@ -2,7 +2,7 @@
 
 A sweep counts if the plan that used it is not historical, and was not made in the future. Real runs
 ignore sweeps of rehearsals, and rehearsals ignore those of real runs. Refused plans count, because
-their sweeps still found what they record. The same applies to runs that ended before their plan.
+the findings of their sweeps are still valid. The same applies to runs that ended before their plan.
 
 Times do not order the runs, because the clock of a host may be wrong. Each plan records its
 generation, which is the number of run dates that its run builds on. The newest run has the highest
@@ -11,7 +11,7 @@ generation. Among equal ones, it is the run that was published last (`Receipt.se
 - If a clock was days ahead, later runs build on the runs before it, and reach its generation on the
   next run date. When its date arrives, it is therefore not the newest run.
 - If a clock was days behind, its run builds on few run dates. It is not the newest run either,
-  although it was published last, because it does not know what the runs before it remembered.
+  although it was published last, because it does not know the records of the runs before it.
 """
 
 from __future__ import annotations

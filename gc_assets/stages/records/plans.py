@@ -32,7 +32,7 @@ from gc_assets.state.journal import PublishedTable, State
 from gc_assets.state.schemas import DELETION_PLAN
 from gc_assets.state.summaries import DeletionPlanSummary, PlanIndexSummary
 
-# Since 0.2, the name of the directory that contains damage records, and of a key in them.
+# Since 0.2, the name of the directory with damage records, and of a key in these records.
 DAMAGE: Final = "spoilt"
 APPROVALS: Final = "approvals"
 # Minimum length of the plan ids that users may enter.
@@ -44,7 +44,7 @@ _ENDS: Final = ("finished_at", "restored_at", "not_done")
 # applied one has ended, and some of its rows were left out.
 UNFINISHED: Final = "unfinished"
 PARTIALLY_APPLIED: Final = "partially applied"
-# Validated summaries of plans, next to what they were validated from, by the digest of the receipt.
+# Validated summaries of plans with their unvalidated content, by the digest of the receipt.
 _MAX_SUMMARIES: Final = 20_000
 _SUMMARIES: Final[dict[str, tuple[dict[str, Any], PlanIndexSummary]]] = {}
 # Plans with these statuses wait for a decision or for an apply.
@@ -593,7 +593,7 @@ def refuse_unknown_gates(header: PlanHeader, overrides: tuple[str, ...]) -> None
     unknown = {gate_name(name) for name in overrides} - {gate_name(gate.name) for gate in header.gates}
     if unknown:
         known = ", ".join(gate.name for gate in header.gates if gate.overridable)
-        raise UsageError(f"--override {', '.join(sorted(unknown))}: no such gate; gates that can be overridden are {known}")
+        raise UsageError(f"--override {', '.join(sorted(unknown))}: no such gate. Gates that can be overridden: {known}")
 
 
 def refuse_gates(header: PlanHeader, overrides: tuple[str, ...]) -> None:
@@ -646,14 +646,14 @@ def describe_other_policy(config: Config, header: PlanHeader) -> str | None:
 def describe_other_plans(config: Config, header: PlanHeader, now: datetime) -> Iterator[str]:
     """Yield sentences about other plans of the storage that a user should know before deciding.
 
-    The sentences name the newest plan, if it is newer than the given plan, and each plan that was
+    The sentences show the newest plan, if it is newer than the given plan, and each plan that was
     applied after the given plan was made.
     """
     listed = list_plans(config, header.storage, empty=True)
     plans = [plan for plan in listed if plan.is_listed and plan.header.rehearsal == header.rehearsal]
     if plans and plans[0].header.created_at > header.created_at:
         name = f"{plans[0].header.plan_id[:12]} of {plans[0].header.run_date} ({plans[0].status_at(now)})"
-        yield f"Plan {name} is newer. An apply of this plan leaves out what is needed now, and what the newer one has changed."
+        yield f"Plan {name} is newer. An apply of this plan leaves out files that are needed now or that the newer one has changed."
     for plan in plans:
         finished = plan.record.finished_at
         if finished is not None and finished > header.created_at and plan.header.plan_id != header.plan_id:
@@ -753,7 +753,7 @@ def record_damage(state: State, lake_name: str, plan_id: str, found: Sequence[st
 def list_damage(state: State, lake_names: Sequence[str]) -> list[str]:
     """Describe recorded damage to the histories of these lakes.
 
-    Each message names the file to remove after the repair.
+    Each message contains the file to remove after the repair.
     """
     paths = [f"{lake}/{DAMAGE}/{item.name}" for lake in lake_names for item in state.files.list(f"{lake}/{DAMAGE}")]
     records = [(path, record) for path in paths if (record := _read(state, path, _Damage)) is not None]
@@ -848,7 +848,7 @@ def _records(state: State, storage_name: str, begun: Sequence[str] | None = None
 
 
 def _has_news(record: PlanRecord, known: PlanRecord) -> bool:
-    """Return True if `record` contains an event, or the end of the plan, that `known` lacks."""
+    """Return True if `record` contains an event or the end of the plan, and `known` does not."""
     ended = any(getattr(known, name) is None and getattr(record, name) is not None for name in _ENDS)
     return ended or not record.approval_events.keys() <= known.approval_events.keys()
 

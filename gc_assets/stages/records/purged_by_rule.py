@@ -1,8 +1,7 @@
-"""Find objects that were purged after a lakeFS lifecycle rule had released them.
-
-lakeFS keeps all commits. If a rule is changed to keep objects for longer, objects that the shorter
-rule had released become live again, although they no longer exist. This is neither data loss nor a
-different spelling of a key.
+"""Find objects that were purged because a lakeFS lifecycle rule allowed it. lakeFS keeps all
+commits. If a rule is changed to keep objects for longer, objects that the shorter rule had released
+become live again, although they no longer exist. This is neither data loss nor a different spelling
+of a key.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ BY_RULE = pa.schema([("key", STRING), ("lake", STRING)])
 
 
 def purged_by_rule(spark: SparkSession, context: RunContext, storage_name: str) -> DataFrame:
-    """Find purged objects that a rule of their lake had released.
+    """Find purged objects whose deletion was allowed by a rule of their lake.
 
     Uncommitted objects are not included, because no commit can need them.
 

@@ -1,4 +1,4 @@
-"""Provide a reliable clock for the beginning of the time in quarantine.
+"""Provide a reliable clock for the start of the quarantine time of files.
 
 If the clock of a host is days behind, for example because its battery failed, files would be
 recorded as quarantined days ago. The next run could then purge them immediately.
@@ -26,7 +26,7 @@ def quarantine_clock(context: RunContext, storage_name: str) -> Clock:
     if behind > MAX_SKEW:
         log_activity(
             f"the clock of this host is {format_duration(behind)} behind the store or the newest approved plan: "
-            f"the time in quarantine begins at {latest:%Y-%m-%d %H:%M}Z"
+            f"the quarantine time of files begins at {latest:%Y-%m-%d %H:%M}Z"
         )
     return replace(clock, not_before=latest)
 

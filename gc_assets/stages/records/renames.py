@@ -44,7 +44,7 @@ def rename(config: Config, clock: Clock, old: str, new: str, by: str, comment: s
     owner = next((other for other in (*config.storages, *config.lakes) if other.name == renamed.recorded_name), None)
     if owner is not None and owner.label != new:
         raise UsageError(
-            f"Cannot rename: the records of {renamed.recorded_name} belong to {owner.label} of lakes.yaml. Rename {owner.label} first."
+            f"Cannot rename: the records of {renamed.recorded_name} belong to {owner.label} in lakes.yaml. Rename {owner.label} first."
         )
 
     key = (renamed.scope, renamed.recorded_name)
@@ -69,7 +69,7 @@ def _at_new_location(entry: RegistryEntry, item: ConfiguredEntry) -> RegistryEnt
 def _find_configured(config: Config, name: str) -> ConfiguredEntry:
     items = {item.name: item for item in configured_entries(config)}
     if name not in items:
-        raise UsageError(f"no storage or lake of lakes.yaml is named {name!r}; it has {join_names(list(items))}{did_you_mean(name, items)}")
+        raise UsageError(f"unknown storage or lake {name!r}; lakes.yaml has {join_names(list(items))}{did_you_mean(name, items)}")
     return items[name]
 
 

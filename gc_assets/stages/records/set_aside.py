@@ -1,4 +1,4 @@
-"""Record which unreadable tables users have set aside.
+"""Record which unreadable tables users have set aside, so that purges do not wait for them.
 
 An unreadable table might use any file, so no file is purged until it can be read. If a user accepts
 the risk, the user can set the table aside, and purges continue. Files under its claims remain

@@ -1,4 +1,4 @@
-"""Store decisions of users in the state.
+"""Store user decisions in the state.
 
 There is one append-only JSON file for each kind of decision and each storage or lake.
 """
@@ -98,7 +98,7 @@ class UserRecords(Generic[R]):
 
 
 def resolve_directory(config: Config, location: str, advice: str) -> tuple[str, str]:
-    """Resolve a directory that a user has given to a storage and a prefix.
+    """Resolve a directory given by a user to a storage and a prefix.
 
     Args:
         location: An address of the directory, which may use an alias of the storage.

@@ -1,7 +1,7 @@
 """Record tables that a verification mark has read after an apply edited them.
 
-An expiry writes metadata that is newer than the last run which read the table. If the table is
-dropped before the next run, this record is the evidence that gc-assets has read that metadata.
+An expiry writes metadata after the last run has read the table. If the table is dropped before the
+next run, this record is the evidence that gc-assets has read that metadata.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class VerifiedTable(BaseModel):
     """A table as read by a verification mark.
 
     Attributes:
-        at: When the mark froze the table.
+        at: When the mark read the table's refs.
         metadata_location: Address of the metadata that the mark read.
         newest_ms: Time of the table's newest commit, in milliseconds since 1970. 0 if it does not
             have any commits.

@@ -288,7 +288,7 @@ def test_quarantined_file_is_not_purged_after_it_becomes_foreign(spark: SparkSes
     assert "effect is unknown" in describe_accepted_prefix(house.config, house.storage, "db/t/landing/")
     write(house.warehouse / "db/t/landing/_old/notes.csv", days_ago(20))
     house.plan()
-    assert "found 3 foreign files under db/t/landing/. The record may not change 1 of them" in describe_accepted_prefix(
+    assert "found 3 foreign files under db/t/landing/. The record may not apply to 1 of them" in describe_accepted_prefix(
         house.config, house.storage, "db/t/landing/"
     )
     assert "found 1 foreign files under db/t/landing/_old/." in describe_accepted_prefix(house.config, house.storage, "db/t/landing/_old/")

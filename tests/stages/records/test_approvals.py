@@ -246,7 +246,7 @@ def test_gate_that_proves_a_wrong_mark_has_no_override(at: Platform) -> None:
 
 def test_unknown_override_is_refused_with_the_known_ones(at: Platform) -> None:
     header = change_plan(at, store_plan(at), gates=(live_set(1, 3, planned=1), delete_bytes(Amount(), 1)))
-    with pytest.raises(UsageError, match=r"--override delete_byte: no such gate; gates that can be overridden are delete_bytes$"):
+    with pytest.raises(UsageError, match=r"--override delete_byte: no such gate. Gates that can be overridden: delete_bytes$"):
         approve(at.config, at.clock, header.plan_id, "ada", ("delete_byte",))
     assert find_plan(at.config, header.plan_id).verdict.events == ()
 
