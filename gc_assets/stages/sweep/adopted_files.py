@@ -1,10 +1,9 @@
-"""Keep track of files that dropped tables used, and that other tables may release.
-
-A table can name files in the location of another one, for example after `add_files`. If it shares a
-directory with a listed table, that table may have named its files too, and the files may get new
-times, for example if the storage is copied. When the table is dropped, these files have to wait
-with it. The first run that misses the table finds them in the live set of the last accepted run.
-Later runs copy the rows for as long as they remember the table and do not read it.
+"""Keep track of files that dropped tables used and that other tables may stop using. A table can
+reference files in the location of another one, for example after `add_files`. If it shares a
+directory with a listed table, that table may have referenced these files too, and the files may get
+new times, for example if the storage is copied. When the table is dropped, these files have to wait
+with it. The first run that does not find the table looks them up in the live set of the last
+accepted run. Later runs copy the rows for as long as they remember the table and do not read it.
 """
 
 from __future__ import annotations
@@ -44,11 +43,10 @@ _FOUND: Final = pa.schema([("table", pa.int32()), ("key_hash", pa.int64())])
 
 @dataclass(frozen=True)
 class AdoptedFiles:
-    """Files that dropped tables needed, outside their claims or in a location of a listed table too.
-
-    Other tables may release them, and their times may change. Such a file waits until all of these
-    tables are due. A table that may exist after all, for example because it cannot be read, is not
-    due.
+    """Files that dropped tables needed outside their claims, or where a listed table is located
+    too. Other tables may stop using them, and their times may change. Such a file waits until all
+    of these tables are due. A table that may exist after all, for example because it cannot be
+    read, is not due.
 
     A table can have any number of files, so their rows stay in the state.
 
@@ -123,7 +121,7 @@ def find_adopted_files(
         found: The dropped tables.
         missed: Indices of the tables that are missing for the first time in this run.
         unread: Lakes and uuids of all remembered tables that this run did not read.
-        run: The run to which tasks write what they find.
+        run: The run to which tasks write the files that they find.
     """
     swept = find_accepted_sweep(context, storage_name) if unread else None
     if swept is None:
@@ -167,7 +165,7 @@ def _find_named(
     tables: dict[str, int],
     run: TableRun,
 ) -> AdoptedFiles:
-    """Find files that a lake's tables named outside their own claims.
+    """Find files that a lake's tables referenced outside their own claims.
 
     Raises:
         StateError: If the live set cannot be read.
@@ -188,7 +186,7 @@ def _find_named(
 def _find_metadata(
     context: RunContext, storage_name: str, found: DroppedPrefixes, live: LiveSet, numbers: Iterable[int]
 ) -> tuple[pa.Array, NDArray[np.int64]]:
-    """Find the pinned files next to the metadata of dropped tables, which no commit names.
+    """Find the pinned files next to the metadata of dropped tables, which no commit references.
 
     Returns:
         The keys, and the index of the table of each.
@@ -221,8 +219,8 @@ def _open_live_set(context: RunContext, swept: PublishedTable, lake: str) -> Liv
 
 @dataclass(frozen=True)
 class FindAdopted:
-    """Find files that dropped tables name outside their claims, or in a directory that a listed
-    table claims too.
+    """Find files that dropped tables reference outside their claims, or in a directory that a
+    listed table claims too.
 
     The input has the columns `KEYED`, and the output `_FOUND`. Runs in executors.
 
@@ -255,9 +253,8 @@ class FindAdopted:
 
 @dataclass(frozen=True)
 class WriteAdopted:
-    """Write what `find` finds to the side table of a run. Runs in executors.
-
-    Many manifests name the same file, so a task merges equal rows.
+    """Write the files that `find` finds to the side table of a run. Runs in executors. Many
+    manifests reference the same file, so a task merges equal rows.
     """
 
     find: FindAdopted

@@ -44,9 +44,8 @@ class Ages:
 
     @classmethod
     def of(cls, context: RunContext, cutoff: datetime, refs: list[PublishedTable], lead: timedelta) -> Ages:
-        """Build the cut-offs from the storage's grace cut-off and the frozen refs of all lakes.
-
-        A lake's minimum age is counted back from its own freeze.
+        """Build the cut-offs from the storage's grace cut-off and the recorded refs of all lakes. A
+        lake's minimum age is counted back from the time when its refs were read.
 
         Args:
             lead: How far the host's clock is ahead of the storage's (`find_clock_lead`).
@@ -54,7 +53,7 @@ class Ages:
         lakes: dict[str, LakeAge] = {}
         for table in refs:
             summary, kind = table.summary(LakeRefsSummary), context.kind(table.receipt.owner)
-            frozen_at = min(summary.frozen_at, context.clock.now())  # another host may have frozen the lake
+            frozen_at = min(summary.frozen_at, context.clock.now())  # another host may have read the refs
             own = shift(frozen_at - lead, -seconds(summary.min_age_seconds))
             lakes[table.receipt.owner] = LakeAge(min(cutoff, own), kind.files.named_times)
         return cls(cutoff, lakes)

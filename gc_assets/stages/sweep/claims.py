@@ -22,10 +22,10 @@ COLLECTOR = Owner("collector", None)
 def claims_of(context: RunContext, storage_name: str, tables: Iterable[PublishedTable], dropped: Iterable[Claim] = ()) -> Claims:
     """Return the effective claims on a storage.
 
-    `lake_refs` contributes the frozen claims, and `live_files` the claims found in metadata. Some
-    files are always excluded because they are never garbage: the collector's own tables and
-    configuration, and files of configured catalogs. Claims of `dropped` tables only apply to
-    prefixes that have no other claim.
+    `lake_refs` contributes the claims read with the refs, and `live_files` the claims found in
+    metadata. Some files are always excluded because they are never garbage: the collector's own
+    tables and configuration, and files of configured catalogs. Claims of `dropped` tables only
+    apply to prefixes that have no other claim.
     """
     claims, wide = effective_claims(context, storage_name, tables)
     state, files = collector_paths(context, storage_name)
@@ -45,7 +45,7 @@ def effective_claims(context: RunContext, storage_name: str, tables: Iterable[Pu
 
 
 def _shield_shared(claims: Sequence[Claim]) -> Iterator[Claim]:
-    """Turn metadata claims into shields if another lake uses their parent directory."""
+    """Turn metadata claims into shields (protected prefixes) if another lake uses their parent."""
     for claim in claims:
         if claim.names is not None and claim.collect:
             place = claim.prefix[: claim.prefix[:-1].rfind("/") + 1]
@@ -106,10 +106,9 @@ def _claims(context: RunContext, storage_name: str, tables: Iterable[PublishedTa
 
 
 def _is_outside_patterns(context: RunContext, table: PublishedTable, row: Mapping[str, Any]) -> bool:
-    """Check whether a claim shields a table that does not match any pattern of its lake.
-
-    If another lake with the same catalog collects the table, such a shield can be ignored. Shields
-    of unreadable tables always apply.
+    """Check whether a claim protects a table that does not match any pattern of its lake. If
+    another lake with the same catalog collects the table, such a claim can be ignored. Claims that
+    protect unreadable tables always apply.
     """
     is_frozen_shield = table.receipt.asset == LAKE_REFS.name and not row["collect"] and row["table_name"] is not None
     return is_frozen_shield and not context.config.lake(table.receipt.owner).collects(row["table_name"])

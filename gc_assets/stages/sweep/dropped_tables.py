@@ -101,7 +101,7 @@ class DroppedTables:
         remembered: All tables that the next run needs.
         prefixes: The dropped tables, indexed by the prefixes that they claimed.
         lakes: The tables that each lake currently lists.
-        adopted: Files that the remembered tables named outside their claims.
+        adopted: Files that the remembered tables referenced outside their claims.
         notes: Why some of these files are unknown.
     """
 
@@ -130,7 +130,7 @@ class DroppedTables:
         )
         due = [item for item in shown if item.is_due and item.accepted_at is None and item.table.is_missed]
         lost = {
-            f"lake {item.table.lake} missed {item.table.lost_amount} first on {item.table.gone_since:%Y-%m-%d}"
+            f"lake {item.table.lake} has lacked {item.table.lost_amount} since {item.table.gone_since:%Y-%m-%d}"
             for item in due
             if item.table.noun == REPOSITORY or 2 * item.table.lost_tables > item.table.known_tables
         }
@@ -349,8 +349,8 @@ def load_dropped_tables(
     Args:
         context: The context of the run, or of a verification mark.
         tables: `lake_refs` and `live_files` of all lakes.
-        confirm: If True, catalogs and servers are asked again for each due table by name, because
-            the table may have returned to a catalog that hides it.
+        confirm: If True, ask catalogs and servers again for the name of each due table, because the
+            table may have returned to a catalog that hides it.
     """
     swept = find_sweep(context, storage_name)
     if swept is None or not swept.summary(OrphanFilesSummary).dropped_tables:
@@ -463,8 +463,8 @@ def _accepted_times(context: RunContext, storage_name: str, gone: Sequence[Remem
     """Return when users accepted dropped tables as dead, by index.
 
     Each claimed prefix needs an acceptance of the prefix or of a directory that contains it, and
-    the oldest one determines the time. An acceptance that was made before a run missed the table is
-    ignored, because it refers to metadata written by another catalog.
+    the oldest one determines the time. An acceptance that was made before a run did not find the
+    table is ignored, because it refers to metadata written by another catalog.
     """
     found: dict[int, datetime] = {}
     records = dead_tables(context, storage_name)
@@ -484,7 +484,7 @@ def _accepted_times(context: RunContext, storage_name: str, gone: Sequence[Remem
 def _is_about_dropped(context: RunContext, storage_name: str, table: RememberedTable, accepted_at: datetime) -> bool:
     """Check whether a table was already known to be dropped when a user accepted it.
 
-    If the first run that missed the table was refused, `gone_since` is later than that run.
+    If the first run that did not find the table was refused, `gone_since` is later than that run.
     """
     if table.gone_since is None or accepted_at < table.last_seen:
         return False
@@ -544,7 +544,7 @@ def _find_doubt(item: DroppedTable, lake: LakeConfig) -> str | None:
 
 
 def _confirm(context: RunContext, decided: list[DroppedTable], lakes: Sequence[LakeTables]) -> list[DroppedTable]:
-    """Ask the catalogs for each table by name, and whether they can restore it.
+    """Ask the catalogs whether each table name exists, and whether they can restore the table.
 
     A table list may omit tables that the collector's user cannot see. If it omits one table, it may
     omit others, which may need any file. Therefore, all tables wait. A table that can be restored
@@ -599,7 +599,7 @@ def _find_recoverable(context: RunContext, due: Sequence[DroppedTable], lakes: S
 
 
 def _confirm_repositories(context: RunContext, decided: list[DroppedTable], claims: Sequence[Claim]) -> list[DroppedTable]:
-    """Ask the servers for each repository by name. It waits if it may exist or may be needed."""
+    """Ask the servers for each repository. Its files wait if it may exist or may be needed."""
     return [replace(item, waits_for=_find_repository(context, item.table, claims)) if item.is_due else item for item in decided]
 
 
@@ -660,7 +660,7 @@ class _SumDropped:
     def _find_newest(self, batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
         """Yield the newest file under each prefix that only dropped tables claim.
 
-        It is skipped if one of these tables explains it.
+        The file is skipped if it belongs to one of these tables.
         """
         directories = pc.replace_substring_regex(batch.column("key"), "[^/]*$", "").dictionary_encode()
         prefixes = [self.found.find_prefix(name) for name in directories.dictionary.to_pylist()]

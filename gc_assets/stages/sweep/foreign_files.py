@@ -241,8 +241,8 @@ def claim_ages(
 def _owners(claims: Iterable[Claim]) -> list[tuple[str, str]]:
     """Return each claimed prefix with its table, or with "" if a whole lake claims it.
 
-    Prefixes that a lake only protects are skipped. Claims on metadata are skipped too, because they
-    are as old as the lake.
+    Prefixes that a lake only protects are skipped, and so are claims on metadata, because they are
+    as old as the lake.
     """
     own = (claim for claim in claims if claim.names is None and (claim.collect or claim.table is not None))
     return sorted({(claim.prefix, claim.table or "") for claim in own})

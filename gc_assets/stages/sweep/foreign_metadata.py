@@ -85,7 +85,7 @@ def foreign_metadata(
     in its locations and around its manifest lists. `claimed_by` is the uuid of the table whose
     claim contains the file, if any.
 
-    `is_junk` marks files that are named like metadata but cannot be read as metadata, one per
+    `is_junk` marks files that have names of metadata but cannot be read as metadata, one per
     directory. In `own_directories`, a fragment of a metadata file is skipped, because it is left
     over from a failed write.
 
@@ -107,8 +107,8 @@ def foreign_metadata(
             files in the locations of its table are protected.
         settled: Time before which `known_tables` contains all commits. Younger metadata may belong
             to a commit in progress, so its rows only contain the history before this time.
-        former_views: When views that disappeared from their catalogs were first missed, by uuid.
-            Their earlier metadata is not foreign, unless a user accepted it as dead.
+        former_views: When runs first did not find views that their catalogs no longer list, by
+            uuid. Their earlier metadata is not foreign, unless a user accepted it as dead.
     """
     classifier = MetadataClassifier(
         storage_name,
@@ -378,7 +378,7 @@ class MetadataClassifier:
 
 
 def _name_contents(lineage: Lineage) -> Iterator[str]:
-    """Yield a metadata file's manifest lists, and one possible address in each of its locations."""
+    """Yield the manifest lists of a metadata file, and a possible address in each location."""
     yield from (f"{address.rstrip('/')}/{_ANY_NAME}" for address in lineage.locations)
     yield from (item.manifest_list for item in lineage.snapshots if item.manifest_list is not None)
 

@@ -40,7 +40,7 @@ class KnownView:
 
     Attributes:
         catalog: Identity of the catalog that listed it.
-        gone_since: When an accepted run first missed the view, or None if a catalog lists it.
+        gone_since: When an accepted run first did not find the view. None if a catalog lists it.
     """
 
     lake: str
@@ -70,7 +70,7 @@ class FormerViews:
         return {item.uuid: item for item in gone if self.catalogs.get(item.lake) == item.catalog}
 
     def list_times(self) -> dict[str, datetime]:
-        """Return when the former views were first missed, by uuid.
+        """Return when runs first did not find the former views, by uuid.
 
         Metadata with a later version must have been written through another catalog.
         """

@@ -77,7 +77,7 @@ def known_tables(context: RunContext) -> dict[str, KnownTable]:
 def find_metadata(context: RunContext, uuids: Collection[str]) -> dict[str, list[str]]:
     """Return the addresses of tables' metadata files in the configured catalogs, by table uuid.
 
-    For a server, these are all files that commits ever put, newest first.
+    For a server, these are all files that commits ever referenced, newest first.
     """
     found: dict[str, list[str]] = {}
     for lake in context.config.lakes:
@@ -155,7 +155,7 @@ def _read_puts(context: RunContext, lake_name: str) -> pa.Table:
 
 
 def _list_puts(commits: pa.Table) -> pa.Table:
-    """Return the metadata files that commits put, with the commit times.
+    """Return the metadata files that commits added, with the commit times.
 
     Returns:
         Rows with the columns address and at.
@@ -166,7 +166,7 @@ def _list_puts(commits: pa.Table) -> pa.Table:
 
 
 def newest_commit_times(places: pa.Table, commits: pa.Table, on_branches: pa.ChunkedArray) -> dict[str, KnownTable]:
-    """Return when a commit last put a metadata file of each table, or 0 if none did.
+    """Return when a commit last added a metadata file of each table, or 0 if no commit did.
 
     Newer metadata that is not in any commit was written through another catalog, or on a branch
     that was dropped before a run read it.

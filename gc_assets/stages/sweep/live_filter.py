@@ -172,7 +172,7 @@ def _look_up(keys: LiveKeys, files: Files, published: PublishedTable, expected: 
     if not probed == hits >= expected:
         raise GcError(
             f"Cannot use live_filter in {published.path}, because it is incomplete: {expected:,} live keys, {probed:,} "
-            f"entries looked up, {hits:,} found. A live key that the filter misses would be deleted. Run live_filter again; "
+            f"entries looked up, {hits:,} found. A live key that is missing from the filter would be deleted. Run live_filter again; "
             "if the error persists, report a bug."
         )
 

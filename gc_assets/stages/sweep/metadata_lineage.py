@@ -41,13 +41,13 @@ from gc_assets.state.schemas import LAKE_REFS, LIVE_CONTENTS, LIVE_FILES
 from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE, PINNED, PINNED_SIDE, SOURCES, SOURCES_SIDE
 from gc_assets.state.summaries import FreezeTime, LakeRefsSummary
 
-# If a suspect is younger than the freeze, it may follow a commit that the freeze does not contain,
-# so only its older history is compared. The clocks of host, store and writers may differ by this
-# much.
+# A suspect that was written after the refs were read may follow a commit that the run does not
+# know, # so only its older history is compared. The clocks of host, store and writers may differ by
+# this much.
 MAX_SKEW: Final = timedelta(hours=1)
 # Concurrent reads of metadata files.
 _CONCURRENT_READS: Final = 16
-# A server lists every file that a commit ever put. At most this many missing files are looked up.
+# A server lists every file that a commit ever added. At most this many missing files are looked up.
 MAX_MISSING: Final = 16
 
 # A file: storage and key, or "" and the address if the file is outside all storages.
@@ -154,7 +154,7 @@ def identify(resolver: KeyResolver, address: str) -> File:
 
 
 def find_settled_time(context: RunContext) -> datetime:
-    """Return the time up to which the freezes contain all commits of their catalogs."""
+    """Return the time up to which the recorded refs contain all commits of their catalogs."""
     refs = [context.table(LAKE_REFS, lake.name) for lake in context.config.lakes]
     return min(table.summary(LakeRefsSummary).frozen_at for table in refs) - MAX_SKEW
 
@@ -209,8 +209,8 @@ def find_foreign_lineages(
 def remove_former(
     context: RunContext, storage_name: str, rows: Sequence[Mapping[str, Any]]
 ) -> tuple[Sequence[Mapping[str, Any]], set[StoragePrefix]]:
-    """Remove files newer than their catalog that were former metadata, and whose waiting time has
-    ended (`stages/mark/former_metadata.py`).
+    """Remove former metadata that is newer than its catalog and whose waiting time has ended
+    (`stages/mark/former_metadata.py`).
 
     Such files remain if a catalog is restored from a backup, or if a table is registered again with
     older metadata. No file of a table is removed if their number reaches the limit, because some
@@ -242,7 +242,7 @@ def remove_former(
 def _find_former(
     context: RunContext, lake_name: str, newer: Mapping[File, Mapping[str, Any]], resolver: KeyResolver
 ) -> tuple[set[File], set[File]]:
-    """Find files in a lake's earlier freezes.
+    """Find metadata files in the refs that earlier runs recorded for a lake.
 
     The waiting time of a file begins with the first run that no longer found it. A file that was
     written after a run was not found by it.

@@ -38,7 +38,7 @@ def hash_excused(quarantined: DataFrame, purged: DataFrame) -> pa.Table:
 
     Args:
         quarantined: The ledger.
-        purged: Keys that were purged after a rule of their lake released them (columns key, lake).
+        purged: Keys that were purged because a rule of their lake allowed it (columns key, lake).
             They do not have to exist for that lake.
 
     Returns:

@@ -27,7 +27,7 @@ _KEYS: Final = pa.schema([("key", STRING)])
 def find_needed(
     spark: SparkSession, context: RunContext, storage_name: str, live: Sequence[PublishedTable], keys: DataFrame | pa.Table
 ) -> DataFrame:
-    """Return which of these keys lakes need.
+    """Return the keys among the given ones that lakes need.
 
     A key occurs once for each lake that needs it. This process looks up at most `MAX_KEYS` keys. If
     there are more, the result contains all files that any lake needs, including keys that were not

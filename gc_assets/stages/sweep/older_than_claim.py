@@ -1,9 +1,9 @@
 """Remember the files that were older than the claim on their location (rule `new_claim`).
 
 A copy of a bucket, a new storage class or a restored backup gives them new modification times, and
-they still do not belong to the lake. A run remembers what the last accepted run remembered, and the
-files that it finds itself. It forgets those that it decides otherwise, for example because a user
-has accepted their prefix.
+they still do not belong to the lake. A run remembers the files that the last accepted run
+remembered or that it finds itself. It forgets files that are no longer foreign, for example because
+a user has accepted their prefix.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ from gc_assets.stores.protocol import LookUp
 
 
 def grace_cutoff(context: RunContext, storage_name: str, refs: list[PublishedTable], lead: timedelta) -> datetime:
-    """Return the time of the first freeze among all lakes minus the grace period.
+    """Return the time when the refs of the first lake were read, minus the grace period.
 
     Files that are younger than this grace cut-off are not candidates.
 
@@ -383,7 +383,7 @@ def _check_unlisted(
 
 
 def _read_excused(session: SparkSession, sweep: _Sweep) -> tuple[DataFrame, DataFrame]:
-    """Return the quarantined files, and those that were purged after a rule had released them."""
+    """Return the files in quarantine, and the files purged because a lifecycle rule allowed it."""
     rehearsal = sweep.context.clock.is_rehearsal
     waiting = quarantine_ledger(session, sweep.state, sweep.storage, rehearsal=rehearsal)
     return waiting, purged_by_rule(session, sweep.context, sweep.storage)

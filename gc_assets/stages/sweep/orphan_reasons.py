@@ -52,9 +52,9 @@ MAX_MATCHED: Final = 2_000_000
 
 ROUTED_ORPHANS: Final = ORPHAN_FILES.schema.append(pa.field(ROUTE, STRING))
 _KEY: Final = pa.schema([("key", STRING)])
-# Strengths of witnesses. If several lakes reference a released file, the lowest number applies.
-# HELD: expired history that must be edited first. RELEASED: expired history that is never edited.
-# LIFECYCLE: a lifecycle rule. MENTIONED: a dangling commit.
+# Strengths of witnesses. If several lakes reference a file that none needs, the lowest number
+# applies. HELD: expired history that must be edited first. RELEASED: expired history that is never
+# edited. LIFECYCLE: a lifecycle rule. MENTIONED: a dangling commit.
 HELD, RELEASED, LIFECYCLE, MENTIONED = 0, 1, 2, 3
 _WITNESS_ORDER: Final = ("row", "strength", "commit_id", "container", "kind", "lake", "table_uuid")
 
@@ -197,7 +197,7 @@ class _AddReasons:
         edited: Lakes whose history is edited before files are deleted.
         never_committed: Reason for files that no commit has ever referenced, by lake. Lakes without
             such a reason are missing.
-        deferred: Claims in which the deferred keys have no owner, or None if no key is deferred.
+        deferred: Claims that give deferred keys no owner, or None if no key is deferred.
         metadata: Regular expression for metadata keys, to which `never_committed` does not apply.
     """
 

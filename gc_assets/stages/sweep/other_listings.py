@@ -59,7 +59,7 @@ def find_oldest_listing(context: RunContext, storage_name: str, tables: Sequence
 
 
 def _find_last_listings(context: RunContext, names: set[str]) -> Iterator[datetime]:
-    """Yield when each storage was listed for its last sweep, or by this run."""
+    """Yield the time when each storage was listed for its last sweep, or by this run."""
     for name in names:
         sweep = find_newest_sweep(context, name)
         listing = context.find(STORAGE_INVENTORY, name) if sweep is None else None

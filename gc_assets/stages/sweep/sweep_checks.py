@@ -209,7 +209,7 @@ def find_unlisted(keys: DataFrame, listed: DataFrame, quarantined: DataFrame, pu
     because the plan restores them.
 
     Args:
-        purged: Keys that were purged after a rule of their lake released them (columns key, lake).
+        purged: Keys that were purged because a rule of their lake allowed it (columns key, lake).
             They do not have to exist for that lake.
     """
     needed = keys.filter("must_exist").select("key", "lake", "table_uuid").join(purged, ["key", "lake"], "left_anti")
@@ -391,7 +391,7 @@ def find_foreign_metadata(
         count: Number of rows in `suspects`.
         cutoff: Objects modified before this time are old.
         dropped: The dropped tables. Their own metadata is not foreign. Foreign metadata under their
-            claims does not refuse plans, but they wait, and the files that it names are kept.
+            claims does not refuse plans, but they wait, and the files that it references are kept.
         views: The views that catalogs list or listed. Their metadata is not foreign.
     """
     if not suspects:
@@ -446,7 +446,7 @@ def _describe_named(context: RunContext, named: Mapping[StoragePrefix, Mapping[s
     """Explain why the files under these prefixes are kept.
 
     Args:
-        named: For each prefix, foreign metadata under the claims of a dropped table that names it.
+        named: For each prefix, foreign metadata that refers to it under claims of a dropped table.
     """
     resolver, places = context.resolver(), sorted(named.items())
     notes = [
@@ -461,8 +461,8 @@ def _describe_named(context: RunContext, named: Mapping[StoragePrefix, Mapping[s
 def _find_other_claims(context: RunContext, storage_name: str, owners: Collection[Owner]) -> set[StoragePrefix]:
     """Return the claims of these tables on other storages.
 
-    The manifests of a foreign table may name files there, although its metadata does not name the
-    location.
+    The manifests of a foreign table may reference files there, although its metadata does not
+    contain the location.
     """
     if not owners:
         return set()
@@ -495,7 +495,7 @@ def _metadata_directories(context: RunContext, storage_name: str, lake_name: str
 
 
 def _named_by_commits(spark: SparkSession, context: RunContext, storage_name: str) -> DataFrame:
-    """Return the keys of all metadata files that commits on configured servers ever put.
+    """Return the keys of all metadata files that commits on configured servers ever referenced.
 
     These files are not foreign, even if their commit is not retained.
     """

@@ -145,7 +145,7 @@ def _add_never_read(
 
 
 def _add_verified(context: RunContext, previous: Sequence[RememberedTable], lakes: Sequence[LakeTables]) -> list[RememberedTable]:
-    """Update tables that this run misses for the first time with what an apply last read of them."""
+    """For tables that this run is the first not to find, add the state that an apply last read."""
     listed = frozenset[str]().union(*(lake.uuids for lake in lakes))
     missed = {item.lake for item in previous if item.gone_since is None and item.table_uuid not in listed}
     verified = {lake: read_verified_tables(context, lake) for lake in missed}
@@ -207,7 +207,7 @@ def list_lake_tables(
 def catalog_identity(context: RunContext, lake_name: str) -> str:
     """Identify the catalog or server from which the run read a lake, without secrets.
 
-    Freezes of releases before 0.4 do not record the catalog. For these, the configured catalog is
+    Runs of releases before 0.4 did not record the catalog. For these, the configured catalog is
     returned.
     """
     refs = context.find(LAKE_REFS, lake_name)

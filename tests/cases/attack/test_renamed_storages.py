@@ -199,7 +199,7 @@ def test_rename_command_continues_records_for_a_replaced_catalog(lakehouse: Lake
 
 
 def test_rename_command_refuses_records_of_a_configured_storage(lakehouse: Lakehouse) -> None:
-    assert "belong to a of lakes.yaml" in lakehouse.message("rename", "a", "b", "--by", "ada")
+    assert "belong to a in lakes.yaml" in lakehouse.message("rename", "a", "b", "--by", "ada")
     assert "no storage is on record as 'x'" in lakehouse.message("rename", "x", "b", "--by", "ada")
     assert "unknown storage or lake 'x'; lakes.yaml has" in lakehouse.message("rename", "a", "x", "--by", "ada")
 
