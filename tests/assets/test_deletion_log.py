@@ -101,7 +101,7 @@ def test_historical_plan_is_refused(tmp_path: Path) -> None:
     header = header_of(stored_plan(at, run_date="2026-01-20", historical=True))
     error, message = refusal(deletion(at, "2026-01-20", plan_id=header.plan_id))
     assert error == "GateRefused"
-    assert "it is historical, because no run froze the lakes on 2026-01-20" in message
+    assert "it is historical, because no run read the lakes on 2026-01-20" in message
 
 
 def test_plan_from_another_run_date_is_refused(tmp_path: Path) -> None:

@@ -317,7 +317,8 @@ def test_undo_is_refused_after_the_objects_were_quarantined_or_purged(story: Sto
     plan, before = find_plan(story.house.config, first.plan_id), story.paths()
     assert undo_expiry(story.house.run_context(), plan) == {"changed": 2}
     error = (
-        f"are in quarantine, such as .*, so the paths would refer to missing files; first run `gc-assets restore --plan {second.plan_id[:12]}`"
+        "are in quarantine, such as .*, so the paths would refer to missing files; "
+        f"first run `gc-assets restore --plan {second.plan_id[:12]}`"
     )
     assert all(re.search(error, text) for text in undo_errors(story))
     story.house.restore(second.plan_id)

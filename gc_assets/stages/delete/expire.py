@@ -69,7 +69,7 @@ WITHOUT_RULE: Final = "no rule of `retention.delete_idle` matches the branch now
 
 @dataclass(frozen=True, slots=True)
 class EditOutcome:
-    """A planned action and what happened to it, as recorded in the state.
+    """A planned action and its outcome, as recorded in the state.
 
     Attributes:
         damaged: True if the edit was made but its result differs from the plan.
@@ -512,8 +512,8 @@ def undo_expiry(context: RunContext, plan: StoredPlan, *, only_paths: bool = Fal
     are recreated as well. Lakes that are no longer configured are skipped.
 
     Args:
-        only_paths: If True, only undo edits in lakes in which the plan did nothing but delete paths
-            by commits. This works without the plan's files, because the objects at these paths were
+        only_paths: If True, only undo edits in lakes in which the plan only deleted paths by
+            commits. This works without the plan's files, because the objects at these paths were
             live.
 
     Raises:

@@ -89,7 +89,7 @@ class ForeignEvidence:
 
     @classmethod
     def of_newest(cls, context: RunContext, storage_name: str, tables: Sequence[PublishedTable]) -> Self:
-        """Collect what the newest sweeps of all storages found, for an apply of an older plan.
+        """Collect the findings of the newest sweeps of all storages, for an apply of an older plan.
 
         Args:
             context: The context of the verification mark.

@@ -86,5 +86,5 @@ class PlanInputs:
 
 
 def _distinct(items: tuple[Unreadable, ...]) -> tuple[Unreadable, ...]:
-    """Keep only the first item for each table. A table can miss files in several storages."""
+    """Keep only the first item for each table. A table can lack files in several storages."""
     return tuple({(item.lake, item.table_uuid, item.table_name): item for item in reversed(items)}.values())[::-1]

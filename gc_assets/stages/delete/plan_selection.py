@@ -26,7 +26,7 @@ class PlanSelection:
 
 
 def select_plan(context: RunContext, storage_name: str, plan_id: str = "") -> PlanSelection:
-    """Select what a run of `deletion_log` executes.
+    """Select the plan and the phases that a run of `deletion_log` executes.
 
     With an id, this is the whole plan. Without one, it is only the restore of files that the run's
     own plan needs again, which requires mode `apply` but no approval.

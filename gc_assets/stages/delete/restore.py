@@ -35,7 +35,7 @@ from gc_assets.stores.held_lease import hold_lease
 from gc_assets.stores.protocol import Outcome
 from gc_assets.stores.write_ahead import KEYS_PER_SHARE, WriteAheadLog, open_log
 
-NOTHING_NAMED: Final = "restore needs a plan, a prefix or a key (--plan, --prefix, --key); `gc-assets plans` lists what was applied"
+NOTHING_NAMED: Final = "restore needs a plan, a prefix or a key (--plan, --prefix, --key); `gc-assets plans` lists applied plans"
 TOTALS_BY: Final = ("phase", "outcome", "source_plan_id")
 
 

@@ -1,8 +1,9 @@
-"""Find all containers that content roots reach. Containers are metadata files, and content roots
-are the files that a commit references directly. The walk is a single task. Although a lake has
-millions of files, it has only thousands of containers, so one Spark join per level would take
-longer. During the walk, containers and roots are numbers, because strings would take most of its
-time and memory.
+"""Find all containers that content roots reach.
+
+Containers are metadata files, and content roots are the files that a commit references directly.
+The walk is a single task. Although a lake has millions of files, it has only thousands of
+containers, so one Spark join per level would take longer. During the walk, containers and roots are
+numbers, because strings would take most of its time and memory.
 """
 
 from __future__ import annotations

@@ -53,8 +53,7 @@ MAX_IN_PROCESS_SOURCES: Final = 64
 
 @log_progress(COMMIT_GRAPH)
 def commit_graph(spark: SparkSession, context: RunContext, lake_name: str) -> PublishedTable:
-    """Publish the commits of all sources in the freeze, even dangling ones, with generation
-    numbers.
+    """Publish the commits of all recorded sources, even dangling ones, with generation numbers.
 
     Commits from earlier runs are reused if the lake's commits never change, which preserves the
     commits of deleted refs, or if a table's metadata file is unchanged. In both cases, their

@@ -34,7 +34,7 @@ _DIGESTED: Final = ("address", "rank", "commit_id", "table_uuid", "container", "
 
 @dataclass(frozen=True, slots=True)
 class NumberedStates:
-    """Container states with numbered witnesses. Number 0 is the strongest witness.
+    """Container states with numbered witnesses (why a file is live). Number 0 is the strongest.
 
     The numbers only depend on the content, so equal states produce equal rows.
 

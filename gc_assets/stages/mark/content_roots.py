@@ -90,6 +90,7 @@ def open_root_tables(context: RunContext, lake_name: str, inputs: dict[str, Publ
 
 def has_live_roots(context: RunContext, lake_name: str) -> bool:
     """Check whether any file is pinned, or any retained commit has a content root or live content.
+
     If not, an empty live set is correct.
     """
     graph, reachable, refs = (context.find(table, lake_name) for table in (COMMIT_GRAPH, REACHABLE_SNAPSHOTS, LAKE_REFS))

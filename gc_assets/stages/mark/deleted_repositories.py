@@ -1,6 +1,7 @@
-"""Read the refs of a lake whose repository may have been deleted on its server. A deleted
-repository is unreadable until a user forgets its lake (`gc-assets forget`). From then on, it has no
-refs and no claims, and its files are treated like the files of a dropped table
+"""Read the refs of a lake whose repository may have been deleted on its server.
+
+A deleted repository is unreadable until a user forgets its lake (`gc-assets forget`). From then on,
+it has no refs and no claims, and its files are treated like the files of a dropped table
 (`core/dropped_tables.py`). If no run has ever read the repository, the lake's `location` is taken
 as its namespace.
 """
@@ -80,7 +81,7 @@ def with_known_repository(context: RunContext, lake: Lake, refs: FrozenRefs) -> 
 
 
 def summarize_repository(refs: FrozenRefs, frozen_at: datetime) -> RepositorySummary | None:
-    """Return the identity of the frozen repository, and when a run last read it."""
+    """Return the identity of the repository, and when a run last read it."""
     found = refs.repository
     if found is None:
         return None

@@ -33,8 +33,7 @@ _Positions = NDArray[np.int64]
 
 
 class Edges(NamedTuple):
-    """Edges between numbered containers, as columns of equal length. An unknown size is -1.
-    """
+    """Edges between numbered containers, as columns of equal length. An unknown size is -1."""
 
     parent: Numbers
     child: Numbers

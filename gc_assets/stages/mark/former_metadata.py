@@ -48,7 +48,7 @@ from gc_assets.state.side_tables import (
 )
 from gc_assets.state.summaries import LakeRefsSummary
 
-# The roots of a missing table stay recorded for at least this long after a run first missed it.
+# The roots of a missing table stay recorded for at least this long after the first run without it.
 _REMEMBERED: Final = timedelta(days=30)
 # Concurrent reads of metadata files. Stores take tens of milliseconds to respond.
 _CONCURRENT_READS: Final = 16
@@ -295,4 +295,4 @@ def _describe_kept(lake_name: str, kept: Sequence[Pointer], after: timedelta | N
             f"{describe_wait(item, after)}. To restore the commits, register the table with this file, or with a newer one that no run read"
         )
     if len(kept) > _MAX_NOTES:
-        yield f"lake {lake_name}: the same applies to {len(kept) - _MAX_NOTES:,} more metadata files"
+        yield f"lake {lake_name}: files of {len(kept) - _MAX_NOTES:,} more metadata files are kept for the same reason"

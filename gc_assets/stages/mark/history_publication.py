@@ -1,6 +1,6 @@
 """Write the snapshot history to the table that is configured for a lake.
 
-Nothing else depends on this table, and the next run writes what is missing. Therefore, a failure is
+Nothing else depends on this table, and the next run writes missing rows. Therefore, a failure is
 only reported as a note of the run.
 """
 
@@ -40,7 +40,7 @@ def publish_history(
 
     Args:
         paths: Parts of `snapshot_history`, relative to the state.
-        sources: The frozen tables of the lake.
+        sources: The lake's tables, as read with the refs.
         kept: How long records of expired snapshots are kept.
 
     Returns:

@@ -129,7 +129,7 @@ def search_idle_branches(context: RunContext, lake_name: str, refs: FrozenRefs, 
 
 
 def date_sighting(context: RunContext, lake_name: str, frozen_at: datetime) -> datetime | None:
-    """Return when a freeze observed a lake's branches, or None if the lake has no idle rule.
+    """Return when a run read a lake's branches, or None if the lake has no rule for idle branches.
 
     This is the latest time that the host's clock or a store shows. With only a host clock that is
     days behind, a branch would seem unchanged for days. Stores that do not respond are ignored.

@@ -70,15 +70,16 @@ _RESOLVED_SIDES: Final = (CLAIMS_SIDE, UNCOMMITTED_SIDE, PINNED_SIDE)
 
 @log_progress(LAKE_REFS)
 def lake_refs(context: RunContext, lake_name: str) -> PublishedTable:
-    """Publish the refs that a run date reads (the freeze), or return the existing freeze. A freeze
-    is never overwritten. In the following cases, a new one is published next to it:
+    """Publish the refs that a run date reads (the freeze), or return the existing freeze.
+
+    A freeze is never overwritten. In the following cases, a new one is published next to it:
 
     - the run is a rehearsal and the freeze is not, or vice versa;
     - the run is a verification mark;
     - the run date is today, and the last run of that date could not read a table, or the lake's
       catalog has changed since then;
     - the run date is today and, since the freeze, the lake's format was upgraded or a plan edited
-      its history, so that frozen commits may no longer exist;
+      its history, so that recorded commits may no longer exist;
     - the run date is today and a clock that was days ahead made the freeze (`State.is_overtaken`).
 
     If storages or symbolic links have changed since the freeze, its rows are published again with
@@ -111,8 +112,7 @@ def lake_refs(context: RunContext, lake_name: str) -> PublishedTable:
     refs, sides = _freeze(context, lake, resolver, frozen_at)
     if locate_catalog(context, lake_name) != catalog:
         raise LakeUnreadable(
-            f"lake {lake_name}: its refs cannot be read, because {catalog} was changed to another catalog while the run "
-"read it. Run again"
+            f"lake {lake_name}: its refs cannot be read, because {catalog} was changed to another catalog while the run read it. Run again"
         )
     refuse_hidden(context, lake_name, lake, build_freeze(frozen_at, refs.refs))
     rows = pa.Table.from_pylist([_ref_row(ref) for ref in refs.refs], schema=LAKE_REFS.schema)
@@ -216,7 +216,7 @@ def _was_read_in_full(context: RunContext, lake_name: str, frozen: PublishedTabl
 
 
 def _has_current_sources(context: RunContext, lake_name: str, frozen: PublishedTable) -> bool:
-    """Check whether the frozen sources still belong to the lake's current format."""
+    """Check whether the recorded sources still belong to the lake's current format."""
     lake = context.lake(lake_name)
     if not isinstance(lake, UpgradableLake):
         return True
@@ -257,7 +257,7 @@ def _resolve_again(
     """Publish a freeze again with newly resolved keys and these prefixes."""
     state, resolver = context.state, context.resolver()
     run = start_run(context, context.group(lake_name), LAKE_REFS)
-    log_activity("resolving the addresses of the frozen refs again")
+    log_activity("resolving the addresses of the recorded refs again")
     rows = read_rows(state, LAKE_REFS, frozen)
     sides = {side: read_parts(state.files, frozen.paths(side), schema) for side, schema in _SIDE_TABLES.items()}
     sides |= {side: resolve(sides[side], resolver) for side in _RESOLVED_SIDES}
@@ -282,7 +282,7 @@ def freeze_without(context: RunContext, lake_name: str, frozen: PublishedTable, 
     """
     state, resolver = context.state, context.resolver()
     run = start_run(context, context.group(lake_name), LAKE_REFS)
-    log_activity(f"freezing {len(reasons):,} unreadable tables without their refs")
+    log_activity(f"recording {len(reasons):,} unreadable tables without their refs")
     before = frozen.summary(LakeRefsSummary)
     views = [View(**row) for row in read_side_rows(context, frozen, VIEWS_SIDE, VIEWS)]
     refs = replace(_without_sources(read_frozen_refs(context, lake_name, frozen), reasons), views=tuple(views))

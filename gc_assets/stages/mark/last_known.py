@@ -187,13 +187,13 @@ def as_optional_live(roots: pa.Table) -> pa.Table:
 
 
 def find_last_known(context: RunContext, lake_name: str, frozen_at: datetime) -> LastKnown | None:
-    """Return the state of the newest run that was frozen at or before a time, or None."""
+    """Return the state of the newest run that read its refs at or before a time, or None."""
     last = find_last_run(context, lake_name, frozen_at)
     return None if last is None else open_last_known(context, lake_name, *last)
 
 
 def find_last_run(context: RunContext, lake_name: str, frozen_at: datetime) -> tuple[PublishedTable, PublishedTable] | None:
-    """Return `live_files` and `lake_refs` of the newest run that was frozen at or before a time."""
+    """Return `live_files` and `lake_refs` of the newest run that read its refs by a time."""
     state = context.state
     live = {run.run_id: run for run in state.history(lake_name, LIVE_FILES.name)}
     for refs in list_freezes(context, lake_name, frozen_at):

@@ -1,5 +1,6 @@
-"""Publish which containers (metadata files) of a lake are live, and count its live files. A
-container is live if a retained commit reaches it. The live files are the cached entries of live
+"""Publish which containers (metadata files) of a lake are live, and count its live files.
+
+A container is live if a retained commit reaches it. The live files are the cached entries of live
 containers (`live_set.py`), so the table itself does not have rows.
 """
 

@@ -63,8 +63,8 @@ class LiveTotals:
 
     Attributes:
         rows: Counts with the columns `TOTALS`.
-        expected: Expected number of entries and files that commits reference directly. found:
-            Number of these entries and files that were found.
+        expected: Expected number of entries and files that commits reference directly.
+        found: Number of these entries and files that were found.
     """
 
     rows: pa.Table

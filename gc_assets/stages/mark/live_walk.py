@@ -136,7 +136,7 @@ class LiveWalk:
 
     Attributes:
         logs: Parts of `deletion_log` by storage.
-        claims: Parts of the frozen claims.
+        claims: Parts of the claims that were read with the refs.
         unread: Why tables could not be read, by table uuid or `WHOLE_LAKE`.
         is_last_known_read: False if `last_known` was not looked up yet. In this case, the first
             unreadable table stops the walk.
@@ -310,11 +310,14 @@ class LiveWalk:
     def _add_unlisted_snapshots(
         self, unreadable: dict[str, str], roots: pa.Table, contents: ContentIndex, skipped: pa.ChunkedArray
     ) -> pa.Table:
-        """Mark contents as unreadable if their metadata does not list a snapshot of a commit. If
-        the metadata does not contain a location in a storage, some listed snapshots are not live,
-        or the lake has claims of its own, the snapshot's files may be anywhere, so the whole lake
-        is unreadable. Returns: Shields (protected prefixes) around the metadata, with the columns
-        `CLAIMS`.
+        """Mark contents as unreadable if their metadata does not list a snapshot of a commit.
+
+        If the metadata does not contain a location in a storage, some listed snapshots are not
+        live, or the lake has claims of its own, the snapshot's files may be anywhere, so the whole
+        lake is unreadable.
+
+        Returns:
+            Shields (protected prefixes) around the metadata, with the columns `CLAIMS`.
         """
         found = find_unlisted_snapshots(self.roots, self.cache.edges, skipped) if WHOLE_LAKE not in unreadable else {}
         if found and not self.is_last_known_read:

@@ -1,4 +1,4 @@
-"""Mark one lake: freeze, commit graph, retention, decoding, live files."""
+"""Mark one lake: refs, commit graph, retention, decoding, live files."""
 
 from __future__ import annotations
 

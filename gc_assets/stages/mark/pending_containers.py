@@ -54,8 +54,8 @@ class FindPending:
         roots: The tables with content roots, for the first level only.
         width: Maximum number of decoding tasks (`split_by_cost`).
         named_prefixes: Prefixes that containers refer to by name, as read at the start of the run,
-            if the lake has any. locations: Parts with the prefix names that decoded containers
-            refer to.
+            if the lake has any.
+        locations: Parts with the prefix names that decoded containers refer to.
     """
 
     files: Files

@@ -120,7 +120,7 @@ def find_unused_rules(lake: LakeConfig, refs: FrozenRefs, as_of: datetime) -> tu
 
 
 def read_policy_refs(context: RunContext, lake: Lake, refs: PublishedTable) -> FrozenRefs:
-    """Read the frozen refs for the policy, including refs that changed within the grace period.
+    """Read the recorded refs for the policy, including refs changed within the grace period.
 
     History edits are not included (see `read_edits`).
     """

@@ -36,7 +36,7 @@ _REF_EDITS: Final = (DELETE_REF, DELETE_IDLE_BRANCH)
 
 @dataclass(frozen=True, slots=True)
 class KeptBy:
-    """Another lake that keeps what an edit would remove, and a reason for messages."""
+    """Another lake that keeps history which an edit would remove, and a reason for messages."""
 
     lake: str
     reason: str
@@ -155,7 +155,7 @@ class SharedTables:
             yield from ((key, reason) for key, name in of_unread if config.collects(name))
         if shared := uuids & self.selected[other]:
             reason = (
-                f"lake {label} collects this table too, and keeps what they remove. "
+                f"lake {label} collects this table too, and keeps the history that these edits remove. "
                 "Use the same `retention` in both lakes, or let only one of them collect it (`tables`)"
             )
             keeps = _OtherHistory.read(context, other, pa.array(sorted(shared), pa.string()))

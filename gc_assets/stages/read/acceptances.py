@@ -40,7 +40,7 @@ def describe_accepted_prefix(config: Config, storage: str, prefix: str) -> str:
         return text
     return (
         f"{text} The record may not apply to {inner:,} of them: a hidden directory, or a dataset of another format, needs a record "
-"for it or for a directory in it."
+        "for it or for a directory in it."
     )
 
 

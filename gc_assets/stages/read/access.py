@@ -34,7 +34,7 @@ class AccessError:
     """A problem that makes the state, lakes or storages inaccessible.
 
     Attributes:
-        subjects: Descriptions of what is affected, for messages.
+        subjects: Descriptions of the affected state, lakes and storages, for messages.
         reason: The cause and, if known, what the user can do about it.
         stops_run: True if the run cannot publish anything without the subjects.
     """
@@ -107,7 +107,7 @@ def _check_lake(context: RunContext, lake: RemoteLake) -> None:
         is_read = context.find(LAKE_REFS, lake.name) is not None or is_deleted(context, lake.name)
     except (StateError, OSError):
         return  # the check of the state reports the error
-    if not is_read:  # frozen refs are not read again
+    if not is_read:  # recorded refs are not read again
         lake.check_access()
 
 

@@ -1,7 +1,7 @@
 """Read the results of an apply from the state.
 
-For a finished apply, this counts the reasons of its outcomes. For an interrupted apply, it finds
-out what has been recorded so far.
+For a finished apply, this counts the reasons of its outcomes. For an interrupted apply, it reads
+the actions that have been recorded so far.
 """
 
 from __future__ import annotations

@@ -156,7 +156,7 @@ class RecordedActions:
 
 
 def describe_recorded(header: PlanHeader, recorded: RecordedActions, config: Config) -> Iterator[str]:
-    """Describe what an unfinished apply has already changed, beginning with irreversible changes."""
+    """Describe the changes that an unfinished apply has made, beginning with irreversible ones."""
     if recorded.is_empty:
         yield NOTHING_CHANGED
         return

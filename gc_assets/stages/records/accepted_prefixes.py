@@ -1,7 +1,8 @@
-"""Record user decisions that the files under a prefix are garbage. Files under a claim are foreign,
-and never planned, if they may not belong to the lake (see `core/foreign.py`). A user who knows that
-such files are garbage can accept their prefix. This applies only to files that exist at that time.
-Files written later are checked as before.
+"""Record user decisions that the files under a prefix are garbage.
+
+Files under a claim are foreign, and never planned, if they may not belong to the lake (see
+`core/foreign.py`). A user who knows that such files are garbage can accept their prefix. This
+applies only to files that exist at that time. Files written later are checked as before.
 """
 
 from __future__ import annotations

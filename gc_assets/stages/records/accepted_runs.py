@@ -124,8 +124,10 @@ def _read_inputs(state: State, run: PastRun) -> set[str]:
 
 
 def _list_baselines(context: RunContext, storage_name: str) -> Iterator[PublishedTable]:
-    """Yield the accepted runs that this run is compared with, newest first. These are runs of the
-    same run date that read other refs, and then the last run of an earlier date.
+    """Yield the accepted runs that this run is compared with, newest first.
+
+    These are runs of the same run date that read other refs, and then the last run of an earlier
+    date.
     """
     newer: PlanHeader | None = None
     for published in accepted_runs(context, storage_name):
@@ -275,7 +277,7 @@ def forget_lake(config: Config, clock: Clock, lake_name: str, by: str) -> Forgot
     if lake_name not in known:
         lake_name = next((lake.name for lake in config.lakes if lake.label == lake_name), lake_name)
     if lake_name not in known:
-        raise UsageError(f"no lake {lake_name!r}; known lakes are {', '.join(sorted(known))}")
+        raise UsageError(f"unknown lake {lake_name!r}; known lakes: {', '.join(sorted(known))}")
     record = ForgottenLake(by=by.strip(), at=clock.now(), rehearsal=clock.is_rehearsal)
     _RECORDS.append(state, lake_name, record)
     return record

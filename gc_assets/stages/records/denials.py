@@ -77,7 +77,7 @@ def request_retry(config: Config, clock: Clock, name: str, by: str, comment: str
         raise UsageError("a retry requires --by WHO")
     known = {item.label: item.name for item in (*config.storages, *config.lakes)}
     if name not in known:
-        raise UsageError(f"no storage or lake {name!r}{did_you_mean(name, known) or ';'} they are {', '.join(known)}")
+        raise UsageError(f"unknown storage or lake {name!r}{did_you_mean(name, known) or ';'} configured: {', '.join(known)}")
     record = Retry(by=by.strip(), at=clock.now(), comment=comment, rehearsal=clock.is_rehearsal)
     _RETRIES.append(State.of(config), known[name], record)
     return record

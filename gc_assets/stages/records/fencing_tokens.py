@@ -101,7 +101,7 @@ def describe_unknown_leases(context: RunContext, storage_name: str) -> str | Non
     wrong_clock = f" A clock that was ahead set this time. To end the wait, remove {path}." if end > now + wait + MAX_SKEW else ""
     return (
         f"The state is older than storage {storage.label}: it lacks {count_of(unknown.found - unknown.known, 'lease')}, and the "
-"restores and purges under them. A backup has replaced the state, or another state is used for the storage. "
+        "restores and purges under them. A backup has replaced the state, or another state is used for the storage. "
         f"Files in quarantine are not purged before {end:%Y-%m-%d %H:%M}Z. Until then, restore the files that you need again, and run "
         f"`gc-assets doctor`. Use one state per storage.{wrong_clock}"
     )

@@ -16,8 +16,8 @@ def list_newest_graphs(state: State, lake_name: str) -> list[PastRun]:
     there are several. Times do not give the order, because a rehearsal, or a clock that was ahead,
     publishes a graph in the future.
 
-    Earlier releases did not record what a graph is based on. Of their graphs, only the newest one
-    is considered.
+    Earlier releases did not record on which graphs a graph is based. Of their graphs, only the
+    newest one is considered.
     """
     runs = sorted(state.history(lake_name, COMMIT_GRAPH.name), key=lambda run: run.entry.created_at)
     bases = {run.run_id: run.summary(GraphBases).bases for run in runs}

@@ -200,7 +200,7 @@ class StoredPlan:
 
     @property
     def effective_header(self) -> PlanHeader:
-        """The header to use in messages. For a finished plan, its amounts are what was completed."""
+        """The header to use in messages. For a finished plan, it has the completed amounts."""
         by_outcome: dict[str, Any] = (self.finished or {}).get("by_outcome", {})
         if not by_outcome:  # records of releases before 0.4 have another key
             return self.header
@@ -518,7 +518,7 @@ def refuse_historical(header: PlanHeader) -> None:
     """
     if header.historical:
         raise GateRefused(
-            f"Cannot use plan {header.plan_id[:12]}: it is historical, because no run froze the lakes on {header.run_date}. "
+            f"Cannot use plan {header.plan_id[:12]}: it is historical, because no run read the lakes on {header.run_date}. "
             "Historical plans can be shown, but never applied. To get a plan for today, run `gc-assets run`."
         )
 

@@ -1,7 +1,8 @@
-"""Find objects that were purged because a lakeFS lifecycle rule allowed it. lakeFS keeps all
-commits. If a rule is changed to keep objects for longer, objects that the shorter rule had released
-become live again, although they no longer exist. This is neither data loss nor a different spelling
-of a key.
+"""Find objects that were purged because a lakeFS lifecycle rule allowed it.
+
+lakeFS keeps all commits. If a rule is changed to keep objects for longer, objects that the shorter
+rule had released become live again, although they no longer exist. This is neither data loss nor a
+different spelling of a key.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
-"""Keep track of files that dropped tables used and that other tables may stop using. A table can
-reference files in the location of another one, for example after `add_files`. If it shares a
-directory with a listed table, that table may have referenced these files too, and the files may get
-new times, for example if the storage is copied. When the table is dropped, these files have to wait
-with it. The first run that does not find the table looks them up in the live set of the last
-accepted run. Later runs copy the rows for as long as they remember the table and do not read it.
+"""Keep track of files that dropped tables used and that other tables may stop using.
+
+A table can reference files in the location of another one, for example after `add_files`. If it
+shares a directory with a listed table, that table may have referenced these files too, and the
+files may get new times, for example if the storage is copied. When the table is dropped, these
+files have to wait with it. The first run that does not find the table looks them up in the live set
+of the last accepted run. Later runs copy the rows for as long as they remember the table and do not
+read it.
 """
 
 from __future__ import annotations
@@ -43,10 +45,11 @@ _FOUND: Final = pa.schema([("table", pa.int32()), ("key_hash", pa.int64())])
 
 @dataclass(frozen=True)
 class AdoptedFiles:
-    """Files that dropped tables needed outside their claims, or where a listed table is located
-    too. Other tables may stop using them, and their times may change. Such a file waits until all
-    of these tables are due. A table that may exist after all, for example because it cannot be
-    read, is not due.
+    """Files that dropped tables needed outside their claims, or in a listed table's location.
+
+    Other tables may stop using them, and their times may change. Such a file waits until all of
+    these tables are due. A table that may exist after all, for example because it cannot be read,
+    is not due.
 
     A table can have any number of files, so their rows stay in the state.
 
@@ -253,8 +256,9 @@ class FindAdopted:
 
 @dataclass(frozen=True)
 class WriteAdopted:
-    """Write the files that `find` finds to the side table of a run. Runs in executors. Many
-    manifests reference the same file, so a task merges equal rows.
+    """Write the files that `find` finds to the side table of a run. Runs in executors.
+
+    Many manifests reference the same file, so a task merges equal rows.
     """
 
     find: FindAdopted

@@ -44,8 +44,9 @@ class Ages:
 
     @classmethod
     def of(cls, context: RunContext, cutoff: datetime, refs: list[PublishedTable], lead: timedelta) -> Ages:
-        """Build the cut-offs from the storage's grace cut-off and the recorded refs of all lakes. A
-        lake's minimum age is counted back from the time when its refs were read.
+        """Build the cut-offs from the storage's grace cut-off and the recorded refs of all lakes.
+
+        A lake's minimum age is counted back from the time when its refs were read.
 
         Args:
             lead: How far the host's clock is ahead of the storage's (`find_clock_lead`).

@@ -106,9 +106,10 @@ def _claims(context: RunContext, storage_name: str, tables: Iterable[PublishedTa
 
 
 def _is_outside_patterns(context: RunContext, table: PublishedTable, row: Mapping[str, Any]) -> bool:
-    """Check whether a claim protects a table that does not match any pattern of its lake. If
-    another lake with the same catalog collects the table, such a claim can be ignored. Claims that
-    protect unreadable tables always apply.
+    """Check whether a claim protects a table that does not match any pattern of its lake.
+
+    If another lake with the same catalog collects the table, such a claim can be ignored. Claims
+    that protect unreadable tables always apply.
     """
     is_frozen_shield = table.receipt.asset == LAKE_REFS.name and not row["collect"] and row["table_name"] is not None
     return is_frozen_shield and not context.config.lake(table.receipt.owner).collects(row["table_name"])

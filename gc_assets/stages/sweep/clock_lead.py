@@ -39,8 +39,7 @@ def find_clock_lead(context: RunContext, storage_name: str, refs: Sequence[Publi
         Zero in a rehearsal, or if the difference is at most `MAX_SKEW`.
 
     Raises:
-        OSError: If the store's clock cannot be read during an apply.
-        StoreError: Likewise.
+        OSError, StoreError: If the store's clock cannot be read during an apply.
     """
     if context.clock.is_rehearsal:
         return _NO_LEAD

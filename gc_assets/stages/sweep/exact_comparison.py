@@ -29,9 +29,10 @@ from gc_assets.state.side_tables import CANDIDATES
 
 
 def find_collisions(files: Files, keys: LiveKeys, candidate_paths: Sequence[str]) -> pa.Array:
-    """Return candidates that may be live although they have the same hash as a released file. Files
-    that lifecycle rules release are removed from the live keys by hash. A live file with the same
-    hash is then missing from the live keys too, and would look like garbage.
+    """Return candidates that may be live although they have the same hash as a released file.
+
+    Files that lifecycle rules release are removed from the live keys by hash. A live file with the
+    same hash is then missing from the live keys too, and would look like garbage.
     """
     found = [pa.array([], pa.string())]
     for item in keys.sets:

@@ -37,9 +37,10 @@ _IDENTITIES_DDL: Final = "address string, etag string, problem string"
 def planned_by_alias(
     spark: SparkSession, context: RunContext, storage_name: str, live: Sequence[PublishedTable], rows: Callable[[], DataFrame]
 ) -> list[str]:
-    """Find plan rows that would remove an object which a lake needs under another address. If the
-    store cannot examine a live file behind a link of another storage, it may be any planned file. A
-    live file outside all storages has an unknown address in this case
+    """Find plan rows that would remove an object which a lake needs under another address.
+
+    If the store cannot examine a live file behind a link of another storage, it may be any planned
+    file. A live file outside all storages has an unknown address in this case
     (`stages/mark/unknown_addresses.py`), which another gate compares.
 
     Args:

@@ -203,9 +203,9 @@ class _Checks:
 def orphan_files(spark: SparkSession, context: RunContext, storage_name: str) -> PublishedTable:
     """Publish `orphan_files` for a run date, with the results of the sweep checks for the gates.
 
-    The summary contains counts and samples, such as the files and bytes of each class, near misses,
-    false negatives and missing metadata. The plan's gates decide whether any of them stops the
-    plan.
+    The summary contains counts and samples, such as the files and bytes of each class, candidates
+    that equal a live key (false negatives) or nearly (near misses), and missing metadata. The
+    plan's gates decide whether any of them stops the plan.
     """
     sweep = _Sweep.of(spark, context, storage_name)
     run = start_run(context, storage_name, ORPHAN_FILES)

@@ -287,7 +287,8 @@ def find_misspelled(
 ) -> tuple[str, ...]:
     """Return up to `MAX_NAMED` near misses whose live key must exist but is missing.
 
-    If the live key exists, the near miss is a different object and is skipped.
+    A near miss differs from a live key only in its spelling. If the live key exists, the near miss
+    is a different object and is skipped.
     """
     twins = find_twins(near_misses, keys.filter("must_exist"), ignore_case=ignore_case).distinct()
     absent = twins.join(listed.select(F.col("key").alias("live_key")), "live_key", "left_anti")
@@ -455,7 +456,7 @@ def _describe_named(context: RunContext, named: Mapping[StoragePrefix, Mapping[s
         for place, row in places[:MAX_LISTED]
     ]
     rest = len(places) - MAX_LISTED
-    return (*notes, f"the same applies to {rest:,} more locations") if rest > 0 else tuple(notes)
+    return (*notes, f"files in {rest:,} more locations are kept for the same reason") if rest > 0 else tuple(notes)
 
 
 def _find_other_claims(context: RunContext, storage_name: str, owners: Collection[Owner]) -> set[StoragePrefix]:

@@ -2,7 +2,7 @@
 
 Remembered tables are stored in a side table of `orphan_files`. Each run starts from the last
 accepted run. Therefore, a refused run, for example one with an incomplete table list, does not
-change what is remembered.
+change the remembered tables.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ def test_key_that_is_too_long_for_the_trash_is_not_planned(house: Lakehouse, mon
 
 
 def test_retry_names_a_storage_or_lake(house: Lakehouse) -> None:
-    with pytest.raises(UsageError, match="no storage or lake 'warehous'"):
+    with pytest.raises(UsageError, match="unknown storage or lake 'warehous'"):
         request_retry(house.config, house.clock, "warehous", "ada")
     with pytest.raises(UsageError, match="--by WHO"):
         request_retry(house.config, house.clock, STORAGE, " ")

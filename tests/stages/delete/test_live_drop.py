@@ -144,7 +144,7 @@ def test_emptied_or_removed_lake_refuses_plans_until_it_is_forgotten(spark: Spar
     assert house.failed_gates(left) == {"lakes_present"}
     assert "little (not in lakes.yaml" in left.failed_gates[0].message
 
-    with pytest.raises(UsageError, match=r"no lake 'litle'.*sales"):
+    with pytest.raises(UsageError, match=r"unknown lake 'litle'.*sales"):
         forget_lake(house.config, Clock(house.now), "litle", "ada")
     with pytest.raises(UsageError, match="--by WHO"):
         forget_lake(house.config, Clock(house.now), "little", " ")

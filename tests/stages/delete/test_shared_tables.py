@@ -73,7 +73,7 @@ def test_history_that_another_lake_of_the_catalog_keeps_is_left_out(spark: Spark
     assert edits(house, header) == {("rest", "db.events", item) for item in expiring[:-2]}
     (left_out,) = header.left_out
     assert (left_out.name, left_out.edits) == ("table db.ledger of lake rest", len(kept) - 2 + 1)
-    assert left_out.reason == f"lake ledger collects this table too, and keeps what they remove. {ADVICE}"
+    assert left_out.reason == f"lake ledger collects this table too, and keeps the history that these edits remove. {ADVICE}"
     rows = rows_of_run(house)
     of_rest = rows["rest", "db.ledger"]
     assert (of_rest.kept, of_rest.expiring) == (len(kept), 0)

@@ -169,7 +169,7 @@ def test_plan_can_be_approved_until_its_deadline(at: Platform) -> None:
 
 def test_historical_plan_is_never_approved(at: Platform) -> None:
     header = store_plan(at, run_date="2026-03-10", historical=True)
-    with pytest.raises(GateRefused, match="it is historical, because no run froze the lakes on 2026-03-10"):
+    with pytest.raises(GateRefused, match="it is historical, because no run read the lakes on 2026-03-10"):
         approve(at.config, at.clock, header.plan_id, "ada")
 
 

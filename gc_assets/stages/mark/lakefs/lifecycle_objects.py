@@ -1,5 +1,6 @@
-"""Publish objects that lakeFS lifecycle rules release, even if another reference keeps them. A
-released object may be deleted although a retained commit references it. Every run evaluates all
+"""Publish objects that lakeFS lifecycle rules release, even if another reference keeps them.
+
+A released object may be deleted although a retained commit references it. Every run evaluates all
 references in the cached entries of all ranges. Therefore, a kept object is released by the first
 run after its last reference was removed.
 """

@@ -1,4 +1,4 @@
-"""Publish the staged objects of a lakeFS lake, as frozen with the refs."""
+"""Publish the staged objects of a lakeFS lake, as read with the refs."""
 
 from __future__ import annotations
 
