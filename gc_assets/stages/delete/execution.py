@@ -192,7 +192,7 @@ class PlanExecution:
             rows.unpersist()
 
     def revalidate(self, phase: str, mark: VerificationMark) -> DataFrame:
-        """Check the rows of a phase against a verification mark and the ledger.
+        """Check the rows of a phase against the files needed now and the quarantine ledger.
 
         A copy counts as in quarantine only if the ledger contains exactly the planned object. In the
         modes deferred and versioned, an object is not quarantined if another plan has done so.
@@ -266,11 +266,11 @@ class PlanExecution:
         return result.edited
 
     def record_verified(self, mark: VerificationMark) -> None:
-        """Record that a mark has read the edited tables again since they were edited."""
+        """Record that the edited tables were read again after their edits."""
         record_verified(self.context, mark.context, mark.refs, self.edited_histories)
 
     def publish_histories(self, verification_id: str) -> None:
-        """Publish new snapshot histories of edited lakes, as seen by the verification mark."""
+        """Publish snapshot histories of edited lakes that include this apply's own removals."""
         log_activity("recording the histories of edited lakes")
         for lake in self.context.config.lakes:
             if self.context.kind(lake.name).table_with(TableRole.HISTORY) is not None and lake.name in self.plan.header.expiry_actions:

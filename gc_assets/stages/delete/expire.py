@@ -265,7 +265,7 @@ def expire_lakes(
 
 
 def _find_kept(shared: SharedTables, lake_name: str, actions: Sequence[ExpiryAction]) -> dict[ExpiryAction, str]:
-    """Find actions on history that another lake still retains according to the mark.
+    """Find actions on history that another lake still retains.
 
     Returns:
         The reason for each such action.

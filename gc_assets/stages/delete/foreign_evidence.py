@@ -36,7 +36,7 @@ _OF_OTHERS: Final = "it may belong to a table of no configured lake; the newest 
 
 @dataclass(frozen=True, slots=True)
 class ForeignEvidence:
-    """Foreign metadata that a plan has to consider.
+    """Metadata of tables in no configured lake (foreign metadata) that a plan has to consider.
 
     This is the metadata found in storages of the plan's lakes, and metadata in any other storage
     that refers to the plan's storage. Metadata under the claims of dropped tables is not counted.

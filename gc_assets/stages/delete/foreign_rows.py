@@ -214,7 +214,7 @@ def foreign_copies(
     live: Sequence[PublishedTable],
     copies: DataFrame,
 ) -> DataFrame | None:
-    """Find foreign files in quarantine.
+    """Find quarantined files that may not belong to the lake (foreign files).
 
     When they were quarantined, these files were not foreign, or a user had accepted them.
 

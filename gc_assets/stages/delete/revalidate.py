@@ -53,7 +53,7 @@ class Revalidation:
         lead: timedelta,
         foreign: ForeignRows | None = None,
     ) -> Revalidation:
-        """Prepare the checks from the refs and live files of a verification mark.
+        """Prepare the checks from the refs and live files that the apply has read again.
 
         Args:
             lead: How far the host's clock is ahead of the storage's (`find_clock_lead`).

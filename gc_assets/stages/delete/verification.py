@@ -59,7 +59,7 @@ from gc_assets.state.schemas import DELETION_PLAN, LAKE_REFS
 
 
 def verification_context(context: RunContext, plan: StoredPlan, verification_id: str) -> RunContext:
-    """Build the run context of a verification mark.
+    """Build the run context in which an apply marks all lakes again (verification mark).
 
     A mark in this context reads the refs again. It reuses only the cache of decoded containers,
     which is safe because containers never change.
@@ -168,7 +168,7 @@ class VerificationMark:
 def make_verification_mark(
     spark: SparkSession, context: RunContext, plan: StoredPlan, verification_id: str, *, ungated: bool, resumed: bool
 ) -> VerificationMark:
-    """Mark all lakes again. The caller must hold the lease.
+    """Compute the live files of all lakes again during an apply. The caller must hold the lease.
 
     Args:
         ungated: If True, ignore the gates. Used for applies that do not remove anything, such as a

@@ -35,7 +35,9 @@ ROOT_COLUMNS: Final = tuple(field.name for field in CONTENT_ROOT)
 
 @dataclass(frozen=True, slots=True)
 class RootTables:
-    """Paths of the tables with content roots, relative to the state. Picklable.
+    """Paths of the tables with content roots (files that commits reference directly). Picklable.
+
+    The paths are relative to the state.
 
     Attributes:
         graph: Parts of `commit_graph`.
@@ -108,7 +110,7 @@ def has_live_roots(context: RunContext, lake_name: str) -> bool:
 
 
 def read_content_roots(tables: RootTables) -> pa.Table:
-    """Read one row per commit and content root.
+    """Read one row per commit and file that it references directly (content root).
 
     Pinned files have the rank `REACHED` and no commit.
 

@@ -356,7 +356,7 @@ def read_frozen_refs(context: RunContext, lake_name: str, published: PublishedTa
 
 
 def frozen_prefixes(published: PublishedTable) -> NamedPrefixes | None:
-    """Return the recorded prefixes that containers refer to by name, or None if there are none."""
+    """Return the recorded prefixes that containers refer to by name, or None without any."""
     summary = published.summary(LakeRefsSummary)
     return None if summary.named_prefixes is None else NamedPrefixes(summary.named_prefixes, summary.named_prefixes_error)
 

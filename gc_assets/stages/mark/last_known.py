@@ -40,7 +40,7 @@ WHOLE_LAKE: Final = ""
 
 @dataclass(frozen=True)
 class LastKnown:
-    """A lake's content roots and claims in an earlier run. Picklable.
+    """A lake's content roots (files of commits) and claims in an earlier run. Picklable.
 
     Attributes:
         unreadable_roots: Parts with content roots of unreadable tables (columns

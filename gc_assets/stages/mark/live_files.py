@@ -133,7 +133,7 @@ class _Stage:
     run: TableRun
 
     def walk(self) -> tuple[LastKnown | None, FormerMetadata, WrittenParts]:
-        """Walk the containers, beginning at the content roots.
+        """Walk the containers, beginning at the files that commits reference directly.
 
         Returns:
             The last known state if it was used, the former metadata, and the written states.

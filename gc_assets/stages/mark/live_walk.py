@@ -107,7 +107,7 @@ class _Containers:
 
 @dataclass(frozen=True, slots=True)
 class _Roots:
-    """The content roots of a walk.
+    """The files at which a walk begins (content roots).
 
     Attributes:
         roots: All roots (columns `ROOTS`), including those that unreadable tables need now or

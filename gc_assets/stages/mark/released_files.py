@@ -25,7 +25,7 @@ _COLUMNS: Final = ["storage", "key", "deduplicated"]
 
 @dataclass(frozen=True, slots=True)
 class ReleasedFiles:
-    """The published table with the role `RELEASED_FILES`."""
+    """The published table of files that lifecycle rules allow to be deleted."""
 
     table: Table
     published: PublishedTable

@@ -141,7 +141,7 @@ class ListedPlan:
 
     @property
     def order(self) -> tuple[int, int, date, str]:
-        """Sort key by which the newest run is last, whatever the clocks were (`newest_sweeps`)."""
+        """Sort key that puts the newest run last, independent of clocks (`newest_sweeps`)."""
         return order_of(self.run, self.generation)
 
     def status_at(self, now: datetime) -> str:
@@ -194,7 +194,7 @@ class StoredPlan:
 
     @property
     def overridden_gates(self) -> list[GateResult]:
-        """Failed gates that the approvals override. Without an approval, the list is empty."""
+        """Failed checks (gates) that the approvals override. Empty without an approval."""
         overrides = self.verdict.overrides if self.verdict.is_approved else ()
         return [gate for gate in self.header.failed_gates if gate.overridable and gate_name(gate.name) in overrides]
 
@@ -597,7 +597,7 @@ def refuse_unknown_gates(header: PlanHeader, overrides: tuple[str, ...]) -> None
 
 
 def refuse_gates(header: PlanHeader, overrides: tuple[str, ...]) -> None:
-    """Check that all failed gates of the plan are overridden.
+    """Check that all failed gates (checks) of the plan are overridden.
 
     Raises:
         GateRefused: If a failed gate is not overridden. The message lists these gates and, if

@@ -28,7 +28,7 @@ from gc_assets.state.summaries import LiveFilesSummary, OrphanFilesSummary
 
 
 class SetAside(UserRecord):
-    """A user's decision to set an unreadable table aside, or the withdrawal of one.
+    """A user's decision that purges do not wait for an unreadable table, or its withdrawal.
 
     Attributes:
         table: The table name, or None if the whole lake is set aside.
@@ -99,7 +99,7 @@ def set_table_aside(
 
 
 def with_set_aside(context: RunContext, unreadable: Sequence[Unreadable]) -> tuple[Unreadable, ...]:
-    """Mark the unreadable tables that a user has set aside.
+    """Mark the unreadable tables for which purges do not wait, because a user set them aside.
 
     The last record for a name decides. It is valid if it refers to all unreadable tables with this
     name, and if they have been unreadable in every run since it was made. Real runs ignore records

@@ -23,7 +23,7 @@ _KEEP: Final = timedelta(days=365)
 
 
 class VerifiedTable(BaseModel):
-    """A table as read by a verification mark.
+    """An edited table as the apply has read it again.
 
     Attributes:
         at: When the mark read the table's refs.

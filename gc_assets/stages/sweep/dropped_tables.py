@@ -794,7 +794,7 @@ UNDUE: Final = pa.schema([("key", pa.string()), ("source_plan_id", pa.string()),
 
 @dataclass(frozen=True)
 class FindUndue:
-    """Find plan rows whose dropped table is no longer due, and yield them (columns `UNDUE`).
+    """Find plan rows of dropped tables that are no longer due for deletion (columns `UNDUE`).
 
     Checked are rows with the reason `dropped`, and files for which only the dropped table counts.
     For a purge of any other file the result is not certain, because the file waits only if it was

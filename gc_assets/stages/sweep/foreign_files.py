@@ -73,7 +73,7 @@ MAX_LISTED: Final = 5
 
 @dataclass(frozen=True)
 class ForeignFinder:
-    """Add the column `foreign_rule` to claimed files. Picklable.
+    """Add a column with the rule that makes a claimed file foreign (`foreign_rule`). Picklable.
 
     Attributes:
         known: Search targets for which a file is known to the lakes.
@@ -94,7 +94,7 @@ class ForeignFinder:
 
 @dataclass(frozen=True)
 class ForeignSearch:
-    """A sweep's search for foreign files.
+    """A sweep's search for claimed files that may not belong to the lake (foreign files).
 
     Attributes:
         finder: Finds foreign files among the candidates, or None if no candidate can be foreign.

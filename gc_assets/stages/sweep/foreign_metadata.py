@@ -77,7 +77,7 @@ def foreign_metadata(
     settled: datetime | None = None,
     former_views: Mapping[str, datetime] | None = None,
 ) -> DataFrame:
-    """Find suspects that are foreign metadata, with the reasons, as rows of `FOREIGN`.
+    """Find suspects that are metadata of unconfigured tables, with reasons (rows of `FOREIGN`).
 
     Rows without a reason are metadata of former views or known tables. For known tables, they
     contain the lineage, which `metadata_lineage.py` needs to decide whether another catalog wrote

@@ -201,7 +201,7 @@ class _Checks:
 
 @log_progress(ORPHAN_FILES)
 def orphan_files(spark: SparkSession, context: RunContext, storage_name: str) -> PublishedTable:
-    """Publish `orphan_files` for a run date, with the results of the sweep checks for the gates.
+    """Publish the claimed files that no lake needs (`orphan_files`), with results for the gates.
 
     The summary contains counts and samples, such as the files and bytes of each class, candidates
     that equal a live key (false negatives) or nearly (near misses), and missing metadata. The

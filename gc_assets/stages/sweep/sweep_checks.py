@@ -353,7 +353,7 @@ class ForeignMetadata:
     notes: tuple[str, ...] = ()
 
     def protected_prefixes(self, storage_name: str) -> tuple[str, ...]:
-        """Return the prefixes of possible tables around junk, and the prefixes of foreign tables.
+        """Return the prefixes of foreign tables, and of possible tables around unreadable metadata.
 
         Their files in the storage are not deleted.
         """

@@ -160,7 +160,7 @@ def _add_verified(context: RunContext, previous: Sequence[RememberedTable], lake
 
 
 def record_verified(context: RunContext, mark: RunContext, refs: Iterable[PublishedTable], edited: Collection[HistoryName]) -> None:
-    """Record the tables that an apply edited, as its verification mark read them.
+    """Record the tables that an apply edited, in the state that it read afterwards.
 
     Args:
         mark: The run context of the verification mark.
