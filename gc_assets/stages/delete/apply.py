@@ -1,9 +1,8 @@
 """Execute one approved plan while holding the storage's lease.
 
-The apply first marks all lakes again (the verification mark). It then restores, expires,
-quarantines, purges and aborts what the plan lists. Rows are skipped if this mark finds their file
-in use or refuses them. Every intent and outcome is recorded, so that an interrupted apply can be
-resumed.
+The apply marks all lakes again (verification mark), then restores, expires, quarantines, purges and
+aborts what the plan lists. Rows are skipped if this mark needs or refuses their file. Every
+intent and outcome is recorded, so that an interrupted apply can be resumed.
 """
 
 from __future__ import annotations

@@ -141,8 +141,7 @@ def _is_relevant(found: OrphanFilesSummary, storage_name: str, shared: set[str])
 def _read_prefixes(
     context: RunContext, sweep: PublishedTable, storage_name: str, *, is_needed: bool = False, around_junk: bool = False
 ) -> set[str]:
-    """Return the prefixes of a storage under which the foreign tables found by a sweep may have
-    files.
+    """Return the prefixes of a storage under which foreign tables of a sweep may have files.
 
     Args:
         is_needed: True if the sweep found foreign metadata that the plan has to consider.

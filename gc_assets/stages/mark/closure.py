@@ -1,9 +1,9 @@
 """Find all containers that content roots reach.
 
 Containers are metadata files, and content roots are the files that a commit references directly.
-The walk is a single task. Although a lake has millions of files, it has only thousands of
-containers, so one Spark join per level would take longer. During the walk, containers and roots are
-numbers, because strings would take most of its time and memory.
+The walk is a single task. A lake has only thousands of containers, so one Spark join per level
+would take longer. During the walk, containers and roots are numbers, because strings would take
+most of its time and memory.
 """
 
 from __future__ import annotations
@@ -34,9 +34,8 @@ def closure(roots: pa.Table, edges: EdgeIndex) -> pa.Table:
     over its roots and the edges of reachable parents. It must exist if any root or edge requires
     it, but the children of an optional container are optional too.
 
-    Apart from the order of its rows, the result does not depend on the order of roots and edges. If
-    it is computed separately for the roots of each table, the closure of all these results without
-    edges is the same.
+    Apart from its row order, the result does not depend on the order of roots and edges. If it is
+    computed for each table's roots, the closure of all results without edges is the same.
 
     Args:
         roots: Content roots (columns `ROOTS`), of which only containers are followed.

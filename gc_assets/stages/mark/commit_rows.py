@@ -111,9 +111,8 @@ def tips(graph: pa.Table) -> list[str]:
 def build_commit_rows(commits: list[Commit], resolver: KeyResolver) -> pa.RecordBatch:
     """Build rows of `commit_graph` with canonical keys, but without generation numbers.
 
-    If the address of a content root (a file that a commit references directly) cannot be resolved,
-    its key is None. When such a root is a container of a retained commit, the live walk later marks
-    its table or content as unreadable.
+    If a content root's address cannot be resolved, its key is None. When such a root is a container
+    of a retained commit, the live walk later marks its table or content as unreadable.
     """
     addresses = [root.address for commit in commits for root in commit.content_roots]
     storages, keys = (column.to_pylist() for column in resolver.locate(pa.array(addresses, pa.string())))

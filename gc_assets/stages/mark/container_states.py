@@ -3,7 +3,7 @@
 A state records whether a container's entries are live, and which commit needs them. `live_files`
 publishes the states (`STATES`), and the live files are the cached entries of live containers. A
 lake has a thousand times fewer containers than files, and containers are immutable. Therefore, the
-cost of a run depends on what has changed.
+cost of a run depends on the changes.
 """
 
 from __future__ import annotations

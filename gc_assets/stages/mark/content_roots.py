@@ -35,9 +35,7 @@ ROOT_COLUMNS: Final = tuple(field.name for field in CONTENT_ROOT)
 
 @dataclass(frozen=True, slots=True)
 class RootTables:
-    """Paths of the tables with content roots (files that commits reference directly). Picklable.
-
-    The paths are relative to the state.
+    """Paths in the state of tables with content roots (files of commits). Picklable.
 
     Attributes:
         graph: Parts of `commit_graph`.

@@ -107,7 +107,7 @@ class SelectLive:
 
     Attributes:
         first_released: The smallest `strongest` value that is not live.
-        released: Sorted hashes of files that lifecycle rules allow to be deleted.
+        released: Sorted hashes of files released by lifecycle rules.
     """
 
     position: int

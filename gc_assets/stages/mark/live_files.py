@@ -62,8 +62,7 @@ class _Inputs:
         roots: The published tables that contain content roots, by table name.
         entries: The cache segment of this run.
         cache: All cache segments.
-        released: Files that lifecycle rules allow to be deleted. None if the lake has no such
-            rules.
+        released: Files released by lifecycle rules, or None if the lake has no such rules.
     """
 
     roots: dict[str, PublishedTable]

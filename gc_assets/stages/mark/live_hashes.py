@@ -102,8 +102,7 @@ class LiveHashes:
             all sets.
         scan: Reads and matches the hashes.
         rows: Number of hashes in the entry cache.
-        released: Files that lifecycle rules allow to be deleted. None if the lake has no such
-            rules.
+        released: Files released by lifecycle rules, or None if the lake has no such rules.
     """
 
     spark: SparkSession | None
@@ -164,7 +163,7 @@ class LiveHashes:
 
     @cached_property
     def _released_hashes(self) -> dict[int, NDArray[np.int64]]:
-        """Key hashes of files that lifecycle rules allow to be deleted, by storage position."""
+        """Key hashes of files released by lifecycle rules, by storage position."""
         if self.released is None:
             return {}
         rows = self.released.read_keys(self.scan.files)

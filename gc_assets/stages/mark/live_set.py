@@ -287,7 +287,7 @@ class LiveSet:
 
     @cached_property
     def released(self) -> ReleasedFiles | None:
-        """Files that lifecycle rules allow to be deleted, or None if there are no such rules.
+        """Files released by lifecycle rules, or None if there are no such rules.
 
         If a table is unreadable, or while lost commits are kept, no files are released.
         """
@@ -320,7 +320,7 @@ class LiveSet:
         return with_columns(rows, {ROUTE: pc.if_else(is_released, LIFECYCLE_SIDE, rows.column(ROUTE))})
 
     def read_released(self, storage: str) -> pa.ChunkedArray:
-        """Return the keys of a storage's files that lifecycle rules allow to be deleted."""
+        """Return the keys of a storage's files released by lifecycle rules."""
         if self.released is None:
             return pa.chunked_array([], pa.string())
         rows = self.released.read_keys(self._files)
@@ -425,7 +425,6 @@ def _find_missing(files: Files, state_paths: tuple[str, ...], index_paths: tuple
     Several stages of a run use the same parts, which are never rewritten under the same name.
 
     Args:
-        files: The state.
         state_paths: Parts with the columns `STATES`.
         index_paths: Parts with the columns `CONTAINERS`. A container may have been decoded again
             since the walk.

@@ -132,7 +132,7 @@ class _Roots:
 class LiveWalk:
     """Walk a lake's containers, and write states and metadata as side tables of `live_files`.
 
-    `run_single_task` runs this in the current process or in an executor.
+    `run_single_task` runs this, in an executor if necessary.
 
     Attributes:
         logs: Parts of `deletion_log` by storage.

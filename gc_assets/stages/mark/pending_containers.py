@@ -43,7 +43,7 @@ class FindPending:
     Content roots of expired commits that an earlier run decoded or did not find are skipped.
     Otherwise, every run would request all collected history again.
 
-    `run_single_task` runs this in the current process or in an executor.
+    `run_single_task` runs this, in an executor if necessary.
 
     Attributes:
         known: Parts with the decoded containers in the cache.
@@ -53,8 +53,7 @@ class FindPending:
         rewritten: Parts that list containers whose objects changed, according to the last sweeps.
         roots: The tables with content roots, for the first level only.
         width: Maximum number of decoding tasks (`split_by_cost`).
-        named_prefixes: Prefixes that containers refer to by name, as read at the start of the run,
-            if the lake has any.
+        named_prefixes: Recorded prefixes that containers refer to by name, if any.
         locations: Parts with the prefix names that decoded containers refer to.
     """
 

@@ -167,7 +167,7 @@ def _select_made(log: Iterable[Mapping[str, Any]]) -> tuple[ExpiryAction, ...]:
 class _ApplyRetention:
     """Apply the lake's policy to the published graph, and write the resulting tables.
 
-    `run_single_task` runs this in the current process or in an executor.
+    `run_single_task` runs this, in an executor if necessary.
 
     Attributes:
         unread: Why the whole lake is unreadable, or None.
@@ -245,7 +245,6 @@ def verify_states(lake_name: str, commits: pa.Table, reachable: pa.Table) -> Non
     """Verify that a policy has returned exactly one state for each commit.
 
     Args:
-        lake_name: Name of the lake.
         commits: Rows of `commit_graph`.
         reachable: Rows of `reachable_snapshots`.
 

@@ -1,6 +1,6 @@
 """Read published tables, or selected rows of them, without Spark.
 
-The functions determine which runs a table consists of, and keep one part in memory at a time.
+The functions find the runs that a table consists of, and keep one part in memory at a time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Break a plan's files and history edits down by table.
 
 Plan rows only contain the lake, so the table of each file is looked up in `orphan_files`. Rows are
-read with Arrow, one part at a time.
+read one part at a time.
 """
 
 from __future__ import annotations

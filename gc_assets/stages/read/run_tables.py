@@ -1,6 +1,6 @@
 """Summarise a run by table, with the table's policy as text, its snapshots and its files.
 
-Published tables are read with Arrow, one part at a time, so only the sums are kept in memory.
+Tables are read one part at a time, so only the sums are kept in memory.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ class Scenario:
 
 
 def ref_names(context: RunContext, lake_name: str) -> list[str]:
-    """Return the distinct names of the refs that a run read from a lake, in alphabetical order."""
+    """Return the distinct names of a lake's recorded refs in alphabetical order."""
     names = read_rows(context.state, LAKE_REFS, context.table(LAKE_REFS, lake_name), columns=["ref_name"]).column("ref_name")
     return sorted(names.unique().to_pylist())
 

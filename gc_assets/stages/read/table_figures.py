@@ -1,6 +1,6 @@
 """Compute figures about each table, which are attached to the assets that write the tables.
 
-Published tables are read with Arrow, one part at a time, so only the sums are kept in memory.
+Tables are read one part at a time, so only the sums are kept in memory.
 """
 
 from __future__ import annotations

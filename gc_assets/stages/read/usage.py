@@ -1,6 +1,6 @@
 """Report how much space each table uses in a storage, split into live files and garbage.
 
-Published tables are read with Arrow, one part at a time, so only the sums are kept in memory.
+Tables are read one part at a time, so only the sums are kept in memory.
 """
 
 from __future__ import annotations

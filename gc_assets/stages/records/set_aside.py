@@ -1,4 +1,4 @@
-"""Record which unreadable tables users have set aside, so that purges do not wait for them.
+"""Record which unreadable tables users have set aside.
 
 An unreadable table might use any file, so no file is purged until it can be read. If a user accepts
 the risk, the user can set the table aside, and purges continue. Files under its claims remain
@@ -99,7 +99,7 @@ def set_table_aside(
 
 
 def with_set_aside(context: RunContext, unreadable: Sequence[Unreadable]) -> tuple[Unreadable, ...]:
-    """Mark the unreadable tables for which purges do not wait, because a user set them aside.
+    """Mark the unreadable tables that users set aside, so that purges do not wait for them.
 
     The last record for a name decides. It is valid if it refers to all unreadable tables with this
     name, and if they have been unreadable in every run since it was made. Real runs ignore records

@@ -222,8 +222,7 @@ def _open_live_set(context: RunContext, swept: PublishedTable, lake: str) -> Liv
 
 @dataclass(frozen=True)
 class FindAdopted:
-    """Find files that dropped tables reference outside their claims, or in a directory that a
-    listed table claims too.
+    """Find files of dropped tables outside their claims, or where a listed table has a claim too.
 
     The input has the columns `KEYED`, and the output `_FOUND`. Runs in executors.
 

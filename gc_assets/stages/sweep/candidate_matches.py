@@ -102,8 +102,8 @@ class CandidateMatches:
     Attributes:
         may_be_live: True if a live key may equal a candidate, exactly or except for its spelling.
         released: Candidates that each lake references but does not need.
-        lifecycle_commits: Sorted hashes of the candidates that lifecycle rules allow to be deleted,
-            and how many retained commits reference each of them.
+        lifecycle_commits: Sorted hashes of candidates released by lifecycle rules, and how many
+            retained commits reference each.
     """
 
     may_be_live: bool

@@ -751,10 +751,10 @@ class DroppedFinder:
         return pa.repeat(False, len(keys)) if self.adopted is None else pa.array(self.adopted.contains(xxhash64(keys)))
 
     def find_older(self, index: pa.Array, keys: pa.Array, modified: pa.Array) -> pa.Array:
-        """Return a mask of the files that no listed table wrote, because they are older than all
-        current claims on their directory.
+        """Return a mask of the files that are older than all current claims on their directory.
 
-        Claims that a run already had when it last read the dropped table of a file do not count.
+        No listed table wrote these files. Claims that a run already had when it last read the
+        dropped table of a file do not count.
 
         Args:
             index: The dropped table of each file, or None.

@@ -94,7 +94,7 @@ class ForeignFinder:
 
 @dataclass(frozen=True)
 class ForeignSearch:
-    """A sweep's search for claimed files that may not belong to the lake (foreign files).
+    """A sweep's search for files that may not belong to the lake (foreign files).
 
     Attributes:
         finder: Finds foreign files among the candidates, or None if no candidate can be foreign.

@@ -209,12 +209,11 @@ def find_foreign_lineages(
 def remove_former(
     context: RunContext, storage_name: str, rows: Sequence[Mapping[str, Any]]
 ) -> tuple[Sequence[Mapping[str, Any]], set[StoragePrefix]]:
-    """Remove former metadata that is newer than its catalog and whose waiting time has ended
-    (`stages/mark/former_metadata.py`).
+    """Remove former metadata that is newer than its catalog and whose waiting time has ended.
 
-    Such files remain if a catalog is restored from a backup, or if a table is registered again with
-    older metadata. No file of a table is removed if their number reaches the limit, because some
-    may not be listed.
+    Such files (`stages/mark/former_metadata.py`) remain if a catalog is restored from a backup, or
+    if a table is registered again with older metadata. No file of a table is removed if their
+    number reaches the limit, because some may not be listed.
 
     If other files of the lake are newer than its catalog, the catalog may be a copy. An approval
     can override the gate because of them, so the files of the removed ones must be kept too.
@@ -242,7 +241,7 @@ def remove_former(
 def _find_former(
     context: RunContext, lake_name: str, newer: Mapping[File, Mapping[str, Any]], resolver: KeyResolver
 ) -> tuple[set[File], set[File]]:
-    """Find metadata files in the refs that earlier runs recorded for a lake.
+    """Find metadata files in a lake's earlier refs.
 
     The waiting time of a file begins with the first run that no longer found it. A file that was
     written after a run was not found by it.

@@ -38,8 +38,8 @@ def hash_excused(quarantined: DataFrame, purged: DataFrame) -> pa.Table:
 
     Args:
         quarantined: The ledger.
-        purged: Keys that were purged because a rule of their lake allowed it (columns key, lake).
-            They do not have to exist for that lake.
+        purged: Keys purged because a rule of their lake allowed it (columns key, lake). They do not
+            have to exist for that lake.
 
     Returns:
         Rows with the columns `EXCUSED`.
@@ -115,9 +115,7 @@ def _group_files(rows: Iterable[_Files]) -> _Files:
 
 
 def _find_first_keys(keys: LiveKeys, hashes: NDArray[np.int64]) -> tuple[str, ...]:
-    """Return the first keys in alphabetical order, at most `MAX_SAMPLES`, among those with these
-    sorted hashes.
-    """
+    """Return the alphabetically first keys with these sorted hashes, at most `MAX_SAMPLES`."""
     first = pa.array([], pa.string())
     for item, lake in zip(keys.sets, keys.lakes, strict=True) if len(hashes) else ():
         position = lake.scan.storages.index(keys.storage)

@@ -244,8 +244,9 @@ class _AddReasons:
         return pa.RecordBatch.from_arrays([columns[name] for name in ROUTED_ORPHANS.names], schema=ROUTED_ORPHANS)
 
     def _defer(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Route the deferred rows. Foreign files are left out, because they are never planned, and the
-        report lists them.
+        """Route the deferred rows, except foreign files.
+
+        Foreign files are never planned, and the report lists them.
         """
         if self.deferred is None:
             return batch

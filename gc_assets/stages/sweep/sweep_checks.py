@@ -209,8 +209,8 @@ def find_unlisted(keys: DataFrame, listed: DataFrame, quarantined: DataFrame, pu
     because the plan restores them.
 
     Args:
-        purged: Keys that were purged because a rule of their lake allowed it (columns key, lake).
-            They do not have to exist for that lake.
+        purged: Keys purged because a rule of their lake allowed it (columns key, lake). They do not
+            have to exist for that lake.
     """
     needed = keys.filter("must_exist").select("key", "lake", "table_uuid").join(purged, ["key", "lake"], "left_anti")
     # All lakes that need a file are in one partition, so that it is counted once.
@@ -287,8 +287,8 @@ def find_misspelled(
 ) -> tuple[str, ...]:
     """Return up to `MAX_NAMED` near misses whose live key must exist but is missing.
 
-    A near miss differs from a live key only in its spelling. If the live key exists, the near miss
-    is a different object and is skipped.
+    Near misses differ from a live key only in spelling. If the live key exists, the near miss is
+    another object and is skipped.
     """
     twins = find_twins(near_misses, keys.filter("must_exist"), ignore_case=ignore_case).distinct()
     absent = twins.join(listed.select(F.col("key").alias("live_key")), "live_key", "left_anti")

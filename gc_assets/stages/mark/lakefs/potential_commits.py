@@ -92,7 +92,7 @@ class _Classify:
     """Find the commits of each branch class, and classify metaranges and ranges.
 
     A class is either a branch that a rule lists, or all other branches together (`OTHERS`).
-    `run_single_task` runs this in the current process or in an executor.
+    `run_single_task` runs this, in an executor if necessary.
     """
 
     rules: tuple[Rule, ...]
