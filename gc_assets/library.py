@@ -151,7 +151,7 @@ class PublishedRun:
     def _table(self, name: str, owner: str | None, columns: Collection[str] | None) -> tuple[Table, str]:
         tables = all_tables()
         if name not in tables:
-            raise UsageError(f"no table {name!r}; the tables are {', '.join(tables)}")
+            raise UsageError(f"unknown table {name!r}; available: {', '.join(tables)}")
         table = tables[name]
         if unknown := [column for column in columns or () if column not in table.schema.names]:
             raise UsageError(f"{name} has no column {', '.join(unknown)}; its columns are {', '.join(table.schema.names)}")
@@ -169,11 +169,11 @@ class PublishedRuns:
 
     @property
     def now(self) -> datetime:
-        """The time with which the status of plans is evaluated."""
+        """Reference time for the status of plans."""
         return self.platform.clock.now()
 
     def dates(self) -> list[date]:
-        """List all run dates, oldest first. A date is listed once the refs of a lake are frozen."""
+        """List all run dates, oldest first. A date is listed once a run has read refs."""
         state = State.of(self.platform.config)
         return sorted({day for lake in self.platform.config.lakes for day in state.dates(lake.name, LAKE_REFS.name)})
 
@@ -239,8 +239,8 @@ def _owner(config: Config, table: Table, given: str | None) -> str:
     if given in by_label:
         return by_label[given]
     if given not in names:
-        problem = f"name the {table.scope}" if given is None else f"no {table.scope} {given!r} with this table"
-        raise UsageError(f"{table.name}: {problem}; the configuration has {', '.join(by_label) or 'none'}")
+        problem = f"pass the {table.scope}" if given is None else f"no {table.scope} {given!r} with this table"
+        raise UsageError(f"{table.name}: {problem}; configured: {', '.join(by_label) or 'none'}")
     return given
 
 

@@ -105,13 +105,13 @@ def test_spark_frame_has_the_rows_of_the_table(runs: PublishedRuns, spark: Spark
     [
         (lambda runs: runs.run("yesterday"), "run date 'yesterday': expected a date"),
         (lambda runs: runs.run("1997-12-31"), "outside 1998-01-01"),
-        (lambda runs: runs.run().table("orphans"), "no table 'orphans'; the tables are policy_table"),
-        (lambda runs: runs.run().live_files(), "live_files: name the lake; the configuration has shop, weather"),
-        (lambda runs: runs.run().live_files("lake"), "no lake 'lake' with this table; the configuration has shop, weather"),
-        (lambda runs: runs.run().snapshot_history("weather"), "the configuration has shop"),
-        (lambda runs: runs.run().live_contents(), "the configuration has none"),
+        (lambda runs: runs.run().table("orphans"), "unknown table 'orphans'; available: policy_table"),
+        (lambda runs: runs.run().live_files(), "live_files: pass the lake; configured: shop, weather"),
+        (lambda runs: runs.run().live_files("lake"), "no lake 'lake' with this table; configured: shop, weather"),
+        (lambda runs: runs.run().snapshot_history("weather"), "configured: shop"),
+        (lambda runs: runs.run().live_contents(), "configured: none"),
         (lambda runs: runs.run().orphan_files(columns=["size"]), "orphan_files has no column size; its columns are key"),
-        (lambda runs: runs.plans("warehouse"), "no storage is named 'warehouse'"),
+        (lambda runs: runs.plans("warehouse"), "unknown storage 'warehouse'"),
     ],
 )
 def test_usage_error_lists_valid_names(runs: PublishedRuns, call: object, message: str) -> None:
@@ -198,5 +198,5 @@ def test_snapshot_views_show_the_history(runs: PublishedRuns, spark: SparkSessio
     (row,) = counts.collect()
     assert spark.table("snapshot_history").count() == history.num_rows
     assert row["n"] >= row["expired"] == expired
-    with pytest.raises(UsageError, match="the configuration has shop"):
+    with pytest.raises(UsageError, match="configured: shop"):
         run.snapshot_views(spark, "weather")

@@ -1,7 +1,8 @@
 """Execute one run date with Dagster, in this process.
 
 No other module of the command line executes assets. If `DAGSTER_HOME` is set, the run is recorded
-in that Dagster instance, so that it shows up in the UI. Otherwise an ephemeral instance is used.
+in that Dagster instance and shows up in the UI. Without `DAGSTER_HOME`, an ephemeral instance is
+used.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ class Selection:
 
     Attributes:
         lakes: Restrict the run to these lakes. Unless `storages` is also set, nothing is swept.
-        storages: Restrict the run to these storages. All lakes are marked, because any of them may
-            use files of the storages.
+        storages: Restrict the run to these storages. The live files of all lakes are computed,
+            because any lake may use files of the storages.
         through: Stop after this asset.
     """
 
@@ -163,7 +164,7 @@ def select_assets(platform: Platform, selection: Selection) -> list[tuple[str, s
     """Resolve a selection to `(owner, asset)` pairs, in the order in which the stages run.
 
     Raises:
-        UsageError: If the selection names an unknown lake, storage or asset.
+        UsageError: If the selection contains an unknown lake, storage or asset.
     """
     config = platform.config
     named_lakes = [config.lake_of_user(name).name for name in selection.lakes]
@@ -192,7 +193,7 @@ def _tables_through(through: str | None, *, with_storages: bool) -> list[Table]:
     if through is None:
         return list(tables.values())
     if through not in names:
-        raise UsageError(f"--through {through}: no such asset; the assets are {', '.join(names)}{did_you_mean(through, names)}")
+        raise UsageError(f"--through {through}: unknown asset; available: {', '.join(names)}{did_you_mean(through, names)}")
     if tables[through].scope == "storage" and not with_storages:
         raise UsageError(f"--through {through}: this table is made for each storage, but --lake only selects lakes. Add --storage NAME.")
     return [tables[name] for name in names[: names.index(through) + 1]]

@@ -101,7 +101,7 @@ def show_command(
 
     tables = _shown_tables()
     if asset not in tables:
-        raise UsageError(f"no asset {asset!r}; the assets are {', '.join(tables)}{did_you_mean(asset, tables)}")
+        raise UsageError(f"unknown asset {asset!r}; available: {', '.join(tables)}{did_you_mean(asset, tables)}")
     if format_ == "parquet" and output is None:
         raise UsageError("--format parquet requires -o FILE")
     platform = settings.platform()
@@ -174,7 +174,7 @@ def _owner_name(config: Config, table: Table, lake: str | None, storage: str | N
     given = next((label for label, name in by_label.items() if name == given), given) if given not in by_label else given
     if given not in names:
         problem = "is required" if given is None else f"{given}: no such {table.scope} with this table"
-        raise UsageError(f"--{table.scope} {problem}; the configuration has {join_names(names)}{did_you_mean(given or '', names)}")
+        raise UsageError(f"--{table.scope} {problem}; configured: {join_names(names)}{did_you_mean(given or '', names)}")
     return by_label[given]
 
 
@@ -193,7 +193,7 @@ def _filled_columns(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> 
 
 
 def _write_short(rows: Iterator[pa.RecordBatch], context: RunContext, table: Table, storage: str) -> None:
-    """Print only the most useful columns, and the table to which each file belongs."""
+    """Print only the most useful columns, and the table of each file."""
     from gc_assets.core.units import format_bytes
     from gc_assets.stages.read.dropped_tables import accept_command, short_row
     from gc_assets.stages.read.file_tables import FileTables

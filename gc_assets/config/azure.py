@@ -38,7 +38,7 @@ class AzureConfig(StoreSettings):
     account: str | None = Field(
         default=None,
         pattern=r"^[a-z0-9]{3,24}$",
-        description="Storage account of addresses without one (`az://container/…`). Default: that of the storages, if all have the same.",
+        description="Account for addresses without one (`az://container/…`). Default: the account of the storages, if all have the same.",
     )
     endpoint: str | None = Field(
         default=None,
@@ -68,7 +68,7 @@ class AzureConfig(StoreSettings):
     def _one_identity_per_role(self) -> AzureConfig:
         for prefix in ("", "apply_"):
             if all(getattr(self, f"{prefix}{name}") is not None for name in ("secret_variable", "client_id")):
-                raise ValueError(f"{prefix}secret_variable and {prefix}client_id are two identities; remove one of them")
+                raise ValueError(f"{prefix}secret_variable and {prefix}client_id cannot be combined; remove one of them")
         return self
 
     def server_of_environment(self) -> str | None:

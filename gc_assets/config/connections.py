@@ -1,4 +1,4 @@
-"""How to connect to object stores: which settings apply to which location.
+"""Connection settings of object stores, by location.
 
 Settings contain no secrets. Credentials come from the environment, a profile, a role or the machine
 itself.
@@ -36,7 +36,7 @@ class StoreSettings(Model):
     LIST_PRICES: ClassVar[Mapping[Kind, float]]
 
     endpoint: str | None = None
-    anonymous: bool = Field(default=False, description="Whether to read without credentials. Then nothing can be applied.")
+    anonymous: bool = Field(default=False, description="Whether to read without credentials. Plans cannot be applied then.")
     max_requests_per_second: Annotated[float, BeforeValidator(check_number)] | None = Field(
         default=None,
         gt=0,
@@ -49,7 +49,7 @@ class StoreSettings(Model):
     def _anonymous_without_identity(self) -> Self:
         named = [name for name in self.IDENTITY_KEYS if getattr(self, name) is not None]
         if self.anonymous and named:
-            raise ValueError(f"anonymous means no credentials, but {' and '.join(named)} name some; remove one of them")
+            raise ValueError(f"anonymous access cannot be combined with {' and '.join(named)}; remove one of them")
         return self
 
     def __hash__(self) -> int:
@@ -92,7 +92,7 @@ class Connections:
 
     @classmethod
     def of(cls, *defaults: StoreSettings, read_seconds: float = READ_SECONDS) -> Self:
-        """Build connections in which no location has settings of its own."""
+        """Build connections with the same settings for all locations."""
         return cls(defaults=defaults, read_seconds=read_seconds)
 
     def settings_for(self, address: str, kind: type[_Settings]) -> _Settings:

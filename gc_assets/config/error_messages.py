@@ -1,4 +1,4 @@
-"""Readable messages for errors in `lakes.yaml`, which name the key and what it may contain.
+"""Readable messages for errors in `lakes.yaml`, with the invalid key and the allowed values.
 
 pydantic's own messages are about Python types, which users of a YAML file do not know.
 """
@@ -17,15 +17,15 @@ from gc_assets.core.suggest import did_you_mean, join_names
 # The value of a key is not shown if the key or the value matches.
 _SECRET: Final = re.compile(r"secret|password|token|credential|plan_key|access[_-]key", re.IGNORECASE)
 _LIMITS: Final = {
-    "greater_than": ("gt", "write a number above {}"),
-    "greater_than_equal": ("ge", "write a number of {} or more"),
-    "less_than": ("lt", "write a number below {}"),
-    "less_than_equal": ("le", "write a number of {} or less"),
-    "too_short": ("min_length", "write at least {} characters"),
-    "string_too_short": ("min_length", "write at least {} characters"),
+    "greater_than": ("gt", "expected a number above {}"),
+    "greater_than_equal": ("ge", "expected a number of {} or more"),
+    "less_than": ("lt", "expected a number below {}"),
+    "less_than_equal": ("le", "expected a number of {} or less"),
+    "too_short": ("min_length", "expected at least {} characters"),
+    "string_too_short": ("min_length", "expected at least {} characters"),
 }
 _FORMS: Final = {
-    "string": "a text",
+    "string": "a string",
     "int": "a whole number",
     "float": "a number",
     "finite_number": "a number",
@@ -37,8 +37,8 @@ _FORMS: Final = {
     "list": "a list, such as [a, b]",
 }
 _PATTERNS: Final = {
-    r"^[A-Za-z_][A-Za-z0-9_]*$": "letters, digits and underscores, no digit first",
-    r"^[a-z0-9][a-z0-9-]*$": "small letters, digits and hyphens",
+    r"^[A-Za-z_][A-Za-z0-9_]*$": "letters, digits and underscores, not starting with a digit",
+    r"^[a-z0-9][a-z0-9-]*$": "lowercase letters, digits and hyphens",
     r"^https?://": "an address such as http://localhost:19120/api/v2",
     r"^https?://[^/@]+/?$": "an address such as https://s3.example.org, without a path and credentials",
     r"^https://[^/@\s]+/?$": "an address such as https://dbc-0123.cloud.databricks.com, without a path and credentials",
@@ -65,7 +65,7 @@ def format_error(item: Mapping[str, Any], text: ConfigText, model: type[BaseMode
     if item["type"] == "extra_forbidden":
         allowed = _keys_at(steps[:-1], text.document, model, kinds)
         meant = did_you_mean(str(steps[-1]), allowed)
-        return f"  {path}: unknown key{meant or ';'} {'Allowed' if meant else 'allowed'} are {join_names(allowed)}"
+        return f"  {path}: unknown key{meant or ';'} {'Allowed' if meant else 'allowed'}: {join_names(allowed)}"
     message = _describe(item)
     is_repeated = item["type"] == "value_error" and repr(found) in message
     is_shown = isinstance(found, str | int | float | bool) and not is_repeated and not _SECRET.search(f"{path} {found}")
@@ -79,15 +79,15 @@ def _describe(item: Mapping[str, Any]) -> str:
         return "this key is missing and has no default"
     if kind == "literal_error":
         allowed = context["expected"].replace("'", "").replace(" or ", ", ").split(", ")
-        return f"write {_join_alternatives(allowed)}{did_you_mean(str(item['input']), allowed)}"
+        return f"expected {_join_alternatives(allowed)}{did_you_mean(str(item['input']), allowed)}"
     if kind == "string_pattern_mismatch":
         wanted = _PATTERNS.get(context["pattern"])
-        return f"write {wanted}" if wanted is not None else f"write a text that matches {context['pattern']}"
+        return f"expected {wanted}" if wanted is not None else f"expected a string that matches {context['pattern']}"
     if kind in _LIMITS:
         name, template = _LIMITS[kind]
         return template.format(f"{context[name]:,g}")
     form = next((text for name, text in _FORMS.items() if kind.startswith(f"{name}_") or kind == name), None)
-    return f"write {form}" if form is not None else str(item["msg"]).removeprefix("Value error, ")
+    return f"expected {form}" if form is not None else str(item["msg"]).removeprefix("Value error, ")
 
 
 def _join_alternatives(names: list[str]) -> str:

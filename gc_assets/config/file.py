@@ -1,6 +1,6 @@
 """Load a `lakes.yaml`.
 
-Relative paths in it start at its own directory, and error messages name the key that is wrong.
+Relative paths are resolved against its directory, and error messages show the invalid key.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ class EmrServerless(Model):
     entry_point: str = Field(pattern=r"^s3://[^/]+/.+$", description="Address of the uploaded `gc_assets/job/__main__.py`.")
     exchange: str = Field(pattern=r"^s3://[^/]+(/.*)?$", description="Directory in which Dagster and the job exchange requests and events.")
     parameters: str = Field(default="", description="Parameters of spark-submit, such as `--conf spark.executor.memory=8g`.")
-    region: str | None = Field(default=None, description="Default: that of the environment or the profile.")
+    region: str | None = Field(default=None, description="Default: from the environment or the profile.")
 
 
 class Databricks(Model):

@@ -81,7 +81,7 @@ MAX_LISTING_AGE: Final = timedelta(days=30)
 def _check_a_day(value: timedelta) -> timedelta:
     # Only run dates are compared, because the time of day at which a run starts must not matter.
     if value < timedelta(days=1):
-        raise ValueError("write at least 1d; without this key, every run lists the storage")
+        raise ValueError("expected at least 1d; without this key, every run lists the storage")
     return value
 
 
@@ -93,10 +93,10 @@ class Gates(Model):
     max_delete_share: Share = Field(default=0.2, description="Largest share of the storage's bytes or files that a plan may delete.")
     max_delete_bytes: Bytes = Field(default=10 * 10**12, description="Largest number of bytes that a plan may delete.")
     max_live_drop: Share = Field(default=0.2, description="Largest drop of the number of live files since the last accepted run.")
-    max_unreadable: int = Field(default=10, ge=0, description="Largest number of unreadable tables with which a run still makes a plan.")
+    max_unreadable: int = Field(default=10, ge=0, description="Largest number of unreadable tables. With more, the plan is refused.")
 
     max_dropped_tables: int = Field(
-        default=10, ge=0, description="Largest number of dropped tables whose files a plan may delete, without replaced ones."
+        default=10, ge=0, description="Largest number of dropped tables whose files a plan may delete, not counting replaced ones."
     )
     max_idle_branches: int = Field(default=20, ge=0, description="Largest number of idle branches that a plan may delete.")
     max_deleted_paths: int = Field(
@@ -117,7 +117,7 @@ class Money(Model):
     )
 
     def usd_per_month(self, size_bytes: int) -> float:
-        """Compute what it costs to store these bytes for a month."""
+        """Compute the monthly price of storing these bytes."""
         return size_bytes / BYTES_PER_GB * self.usd_per_gb_month
 
 
@@ -192,7 +192,7 @@ class StorageConfig(_RecordOwner):
         default="refused", description="Whether rehearsals (GC_ASSETS_UNSAFE_NOW) may change the storage. `allowed` is for trials."
     )
     gates: Gates = Field(default_factory=lambda: Gates())
-    approvals_needed: Literal[1, 2] = Field(default=1, description="Number of different names that must approve a plan.")
+    approvals_needed: Literal[1, 2] = Field(default=1, description="Number of different people that must approve a plan.")
     abort_uploads: bool = Field(default=True, description="Whether plans abort unfinished multipart uploads.")
     money: Money | None = None
     s3: S3Config | None = Field(default=None, description="Connection of this storage. It overrides the global `s3`.")
@@ -206,7 +206,7 @@ class StorageConfig(_RecordOwner):
     )
 
     def usd_per_month(self, size_bytes: int) -> float | None:
-        """Compute what it costs to store these bytes for a month, if a price is configured."""
+        """Compute the monthly price of storing these bytes, if a price is configured."""
         return None if self.money is None else self.money.usd_per_month(size_bytes)
 
     def with_listing(self, listing: bool | None) -> StorageConfig:
@@ -249,7 +249,7 @@ class StorageConfig(_RecordOwner):
         return found
 
     def resolve_paths(self, anchor: BaseFolder) -> StorageConfig:
-        """Return a copy of the storage in which all paths are absolute."""
+        """Return a copy of the storage with absolute paths."""
         update: dict[str, Any] = {"location": anchor.absolute(self.location, "location")}
         if self.inventory is not None:
             reports = anchor.absolute(self.inventory.location, "inventory.location")
@@ -287,7 +287,7 @@ class LakeConfig(_RecordOwner):
         return ()
 
     def location_detail(self) -> str:
-        """Return what distinguishes this lake from others in the same catalog, such as patterns."""
+        """Return settings that distinguish lakes in the same catalog, such as patterns."""
         return ""
 
     def own_locations(self) -> tuple[str, ...]:
@@ -311,7 +311,7 @@ class LakeConfig(_RecordOwner):
         """Describe what the policy keeps, to be shown to users.
 
         Args:
-            properties: The properties of the table or repository at the freeze
+            properties: The properties of the table or repository that the run has read
                 (`CommitSource.properties`).
         """
         del properties
@@ -354,7 +354,7 @@ class LakeConfig(_RecordOwner):
         Args:
             refs: The type (`branch` or `tag`) and name of each ref.
             as_of: The reference time of the run.
-            properties: The properties of the repository at the freeze (`CommitSource.properties`).
+            properties: The repository properties that the run has read (`CommitSource.properties`).
         """
         del properties
         names = set(refs)
@@ -371,7 +371,7 @@ class LakeConfig(_RecordOwner):
         return self
 
     def resolve_paths(self, anchor: BaseFolder) -> Self:
-        """Return a copy of the lake in which all paths are absolute."""
+        """Return a copy of the lake with absolute paths."""
         del anchor
         return self
 
@@ -434,7 +434,7 @@ class LakeConfig(_RecordOwner):
 
     @property
     def has_lifecycle(self) -> bool:
-        """Whether there are rules that release files by path, although commits still need them."""
+        """Whether rules allow files to be deleted by path although commits still need them."""
         return False
 
     @property
@@ -449,11 +449,11 @@ def _validate_lake(value: Any, info: ValidationInfo) -> Any:
         return value
     kinds: Mapping[str, type[LakeConfig]] = (info.context or {}).get(KINDS_KEY, {})
     if not isinstance(value, Mapping):
-        raise ValueError("write a mapping with the keys name and kind")  # noqa: TRY004  (pydantic reports ValueErrors only)
+        raise ValueError("expected a mapping with the keys name and kind")  # noqa: TRY004  (pydantic reports ValueErrors only)
     kind = value.get("kind")
     if not isinstance(kind, str) or kind not in kinds:
         meant = did_you_mean(kind, kinds) if isinstance(kind, str) else ""
-        unknown = PydanticCustomError("lake_kind", "write one of {known}{meant}", {"known": ", ".join(kinds), "meant": meant})
+        unknown = PydanticCustomError("lake_kind", "expected one of {known}{meant}", {"known": ", ".join(kinds), "meant": meant})
         raise ValidationError.from_exception_data("lake", [InitErrorDetails(type=unknown, loc=("kind",), input=kind)])
     return kinds[kind].model_validate(value)
 
@@ -494,7 +494,7 @@ class SparkConfig(Model):
         return self
 
 
-# The decisions for which there can be a Dagster job, named like the commands.
+# The decisions that can have a Dagster job, with the names of the commands.
 PageJob = Literal["approve", "reject", "restore"]
 
 
@@ -514,16 +514,14 @@ class Config(AssetMetadata):
         description="Timeout for reading one object, or for one response of a catalog or server.",
     )
     plan_key: SecretStr | None = Field(
-        default=None, min_length=16, description="Secret with which plan ids are HMACs, as ${NAME}. Without it they are plain digests."
+        default=None, min_length=16, description="Secret for plan ids, as ${NAME}: they are HMACs with it, and plain digests without it."
     )
     s3: S3Config = Field(default_factory=lambda: S3Config(), description="Connection to S3 for storages, lakes and the state.")
     gcs: GcsConfig = Field(
         default_factory=lambda: GcsConfig(), description="Connection to Google Cloud Storage for storages, lakes and the state."
     )
     azure: AzureConfig = Field(default_factory=lambda: AzureConfig(), description="Connection to Azure for storages, lakes and the state.")
-    page_may: frozenset[PageJob] = Field(
-        default=frozenset(), description="Decisions about plans for which Dagster has a job. Default: none."
-    )
+    page_may: frozenset[PageJob] = Field(default=frozenset(), description="Decisions about plans that have a Dagster job. Default: none.")
     notify: tuple[Target, ...] = Field(default=(), description="Targets of notifications, which the Dagster sensor `notifications` sends.")
     dagster: DagsterNames = Field(
         default_factory=lambda: DagsterNames(), description="Names of the assets in Dagster, and intervals of its sensors."
@@ -563,7 +561,7 @@ class Config(AssetMetadata):
         return self
 
     def with_path(self, path: str) -> Config:
-        """Return a copy that records from which file it was loaded, as an absolute path."""
+        """Return a copy that records the absolute path of its file."""
         config = self.model_copy()
         config._path = path
         return config
@@ -676,7 +674,7 @@ class Config(AssetMetadata):
         return config
 
     def resolve_paths(self, anchor: BaseFolder) -> Config:
-        """Return a copy in which all paths are absolute."""
+        """Return a copy with absolute paths."""
         return self.model_copy(
             update={
                 "state": anchor.absolute(self.state, "state"),
@@ -711,4 +709,4 @@ def _find(items: Any, name: str, what: str, *attributes: str) -> Any:
             if getattr(item, attribute) == name:
                 return item
     names = [getattr(item, attributes[0]) for item in items]
-    raise UsageError(f"no {what} is named {name!r}; the configuration has {join_names(names)}{did_you_mean(name, names)}")
+    raise UsageError(f"unknown {what} {name!r}; configured: {join_names(names)}{did_you_mean(name, names)}")

@@ -26,7 +26,7 @@ def _secret_error(reason: str) -> ValidationError:
 def _secret(value: Any) -> Any:
     if isinstance(value, SecretStr) or (isinstance(value, str) and value):
         return value
-    raise _secret_error("write a string, preferably as ${NAME}")
+    raise _secret_error("expected a string, preferably as ${NAME}")
 
 
 def _address(value: SecretStr) -> SecretStr:
@@ -34,9 +34,9 @@ def _address(value: SecretStr) -> SecretStr:
         parts = urlsplit(value.get_secret_value())
         is_complete = parts.scheme in {"http", "https"} and bool(parts.hostname) and (parts.port or 1) > 0
     except ValueError:
-        raise _secret_error("write a URL, such as https://alerts.example.org/hook") from None
+        raise _secret_error("expected a URL, such as https://alerts.example.org/hook") from None
     if not is_complete:
-        raise _secret_error("write a URL with http:// or https://, such as https://alerts.example.org/hook")
+        raise _secret_error("expected a URL with http:// or https://, such as https://alerts.example.org/hook")
     if parts.username is not None or parts.password is not None:
         raise _secret_error("a URL must not contain a user or password; write `headers: {Authorization: ...}`")
     return value
@@ -50,7 +50,7 @@ def _printable(value: SecretStr) -> SecretStr:
 
 def _headers(value: Any) -> Any:
     if not isinstance(value, Mapping):
-        raise _secret_error("write a mapping of names and values, such as {Authorization: ${TOKEN}}")
+        raise _secret_error("expected a mapping of names and values, such as {Authorization: ${TOKEN}}")
     names = [name for name in cast("Mapping[Any, Any]", value) if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name)]
     if names:
         raise _secret_error("the name of a header may contain only letters, digits and -")
@@ -144,10 +144,10 @@ def _validate_target(value: Any) -> Any:
     if isinstance(value, _Target):
         return value
     if not isinstance(value, Mapping):
-        raise ValueError("write a mapping with the keys name and kind")  # noqa: TRY004  (pydantic reports ValueErrors only)
+        raise ValueError("expected a mapping with the keys name and kind")  # noqa: TRY004  (pydantic reports ValueErrors only)
     kind = value.get("kind")
     if not isinstance(kind, str) or kind not in TARGETS:
-        unknown = PydanticCustomError("target_kind", "write one of {known}", {"known": ", ".join(TARGETS)})
+        unknown = PydanticCustomError("target_kind", "expected one of {known}", {"known": ", ".join(TARGETS)})
         raise ValidationError.from_exception_data("target", [InitErrorDetails(type=unknown, loc=("kind",), input=kind)])
     return TARGETS[kind].model_validate(value)
 

@@ -1,4 +1,4 @@
-"""Relative paths in `lakes.yaml`, which start at the directory of the file."""
+"""Resolve relative paths in `lakes.yaml` against the directory of the file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gc_assets.core.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class BaseFolder:
-    """The directory at which relative paths start.
+    """The base directory of relative paths.
 
     Attributes:
         folder: The directory of `lakes.yaml`.

@@ -68,7 +68,7 @@ def _cutoff_of(keep: Any, cutoff: Any, max_age: timedelta | None, keep_last: int
     if len(single) == 1 and max_age is None and keep_last is None:
         return parse_cutoff(single[0])
     if single or (max_age is None and keep_last is None):
-        raise ValueError("write either one cut-off (keep or cutoff), or max_age and/or keep_last")
+        raise ValueError("expected either one cut-off (keep or cutoff), or max_age and/or keep_last")
     return Cutoff(max_age=max_age, keep_last=keep_last)
 
 
@@ -87,7 +87,7 @@ def check_has_no_count(value: Any) -> Any:
 
 def _check_idle_age(value: timedelta) -> timedelta:
     if value < MIN_IDLE_AGE:
-        raise ValueError("write at least 1d")
+        raise ValueError("expected at least 1d")
     return value
 
 
@@ -96,7 +96,7 @@ class IdleBranchRule(Model):
 
     match: Pattern = Field(description="Regular expression for the full name of a branch.")
     after: Annotated[Duration, AfterValidator(_check_idle_age)] = Field(
-        description="A branch is deleted if its newest commit is older, and no run saw another head for this time: at least 1d."
+        description="A branch is deleted if its newest commit is older, and every run in this time found the same head: at least 1d."
     )
 
 
@@ -138,7 +138,7 @@ def _dropped_age(value: Any) -> Any:
         return value
     age = value if isinstance(value, timedelta) else parse_duration(str(value))
     if age < MIN_DROPPED_AGE:
-        raise ValueError("write at least 1d, or keep")
+        raise ValueError("expected at least 1d, or keep")
     return age
 
 
@@ -154,7 +154,7 @@ class DroppedTableRetention(DanglingRetention):
 
     dropped: DroppedAge | None = Field(
         default=None,
-        description="How long the files of a table are kept after a run first missed it in its catalog: at least 1d, default 7d, "
+        description="How long the files of a table are kept after a run first finds that its catalog lacks it: at least 1d, default 7d, "
         "or `keep`.",
     )
 
@@ -211,7 +211,7 @@ def ref_rows(rules: Sequence[RefRule], as_of: datetime) -> list[dict[str, Any]]:
 
 
 def policy_row(rule_id: str, branch: str | None, cutoff: Cutoff, as_of: datetime) -> dict[str, Any]:
-    """Convert a rule to a row of `policy_table`. An age becomes the time that long before `as_of`."""
+    """Convert a rule to a row of `policy_table`. An age becomes a time before `as_of`."""
     return {
         "rule_id": rule_id,
         "prefix": "",
@@ -225,7 +225,7 @@ def policy_row(rule_id: str, branch: str | None, cutoff: Cutoff, as_of: datetime
 
 
 def describe_unused_rules(rows: Sequence[Mapping[str, Any]], branches: Collection[str], refs: Collection[str]) -> Iterator[str]:
-    """Find rules without effect, either because nothing has their name or because of earlier rules.
+    """Find rules without effect, because no name matches or because earlier rules match first.
 
     In a lake without refs, no rule has an effect, so nothing is reported.
 
@@ -243,7 +243,7 @@ def describe_unused_rules(rows: Sequence[Mapping[str, Any]], branches: Collectio
             continue
         if row["scope"] == "objects":
             if pattern not in branches:
-                yield f"rule {rule_id!r} names branch {pattern!r}, which does not exist"
+                yield f"rule {rule_id!r} applies to branch {pattern!r}, which does not exist"
             continue
         matched = {name for name in refs if re.fullmatch(pattern, name)}
         if not matched:

@@ -29,11 +29,11 @@ class S3Config(StoreSettings):
     endpoint: str | None = Field(
         default=None, pattern=r"^https?://[^/@]+/?$", description="The server's address, such as https://s3.example.org. Default: AWS."
     )
-    region: str | None = Field(default=None, description="Default: that of the environment or the profile, otherwise us-east-1.")
+    region: str | None = Field(default=None, description="Default: from the environment or the profile, otherwise us-east-1.")
     path_style: bool | None = Field(
         default=None, description="Whether bucket names are part of the path, not of the host. Default: yes with `endpoint`."
     )
-    profile: str | None = Field(default=None, description="A profile of ~/.aws/config. Default: that of the environment.")
+    profile: str | None = Field(default=None, description="A profile of ~/.aws/config. Default: from the environment.")
     role_arn: str | None = Field(default=None, pattern=_ROLE, description="Role of runs and plans. It only needs to read.")
     apply_profile: str | None = Field(default=None, description="Profile for changing objects. Default: `profile`.")
     apply_role_arn: str | None = Field(default=None, pattern=_ROLE, description="Role for changing objects. Default: `role_arn`.")

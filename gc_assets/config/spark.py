@@ -32,7 +32,7 @@ def _check_remote(remote: str) -> str:
         raise ValueError("an address must not contain a user or password; write the token of the server as `spark.token: ${NAME}`")
     is_address = remote.startswith(_CONNECT) and found.hostname and _has_port(found) and found.path in {"", "/"}
     if not is_address or (parameters and not found.path):
-        raise ValueError("write sc://host:port, with parameters as in sc://host:15002/;use_ssl=true, or local[N]")
+        raise ValueError("expected sc://host:port, with parameters as in sc://host:15002/;use_ssl=true, or local[N]")
     for parameter in filter(None, parameters):
         name, equals, value = parameter.partition("=")
         if name in _FORBIDDEN_PARAMETERS:

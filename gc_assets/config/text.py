@@ -51,7 +51,7 @@ def read_config_text(path: Path, environment: Mapping[str, str], text: str | Non
         text = path.read_text(encoding="utf-8") if text is None else text
     except FileNotFoundError:
         raise UsageError(
-            f"no configuration at {path}; pass --config FILE, set GC_ASSETS_CONFIG, or create one with `gc-assets init`"
+            f"configuration {path} does not exist; pass --config FILE, set GC_ASSETS_CONFIG, or create one with `gc-assets init`"
         ) from None
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not UTF-8: {error}") from None
@@ -77,7 +77,7 @@ def _refuse_repeated_keys(root: yaml.Node | None, path: Path) -> None:
     the first one would be ignored, and their files would look like garbage.
 
     Raises:
-        UsageError: If a key is repeated or is not plain text. The message gives the line.
+        UsageError: If a key is repeated or is not plain text. The message contains the line.
     """
     pending, seen = [root], set[int]()
     while pending:
@@ -108,7 +108,7 @@ def _substitute(value: Any, environment: Mapping[str, str], path: str, secrets: 
 
     def replace(match: re.Match[str]) -> str:
         if match[1] not in environment:
-            raise UsageError(f"{path}: the environment variable {match[1]} of ${{{match[1]}}} is not set")
+            raise UsageError(f"{path}: the environment variable {match[1]} (used as ${{{match[1]}}}) is not set")
         secrets[match[1]] = environment[match[1]]
         return environment[match[1]]
 

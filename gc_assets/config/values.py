@@ -51,7 +51,7 @@ def _duration(value: Any) -> timedelta:
 def check_above_zero(value: timedelta) -> timedelta:
     # As in Iceberg, an age of zero is rejected: every ref except main would expire immediately.
     if not value:
-        raise ValueError("an age of 0 would keep nothing; write one above 0")
+        raise ValueError("an age of 0 would keep nothing; write an age above 0")
     return value
 
 
@@ -59,7 +59,7 @@ def check_number(value: Any) -> Any:
     # In Python, `true` equals 1. Therefore `max_delete_share: yes` would allow everything, and
     # `keep_last: yes` would keep only one commit.
     if isinstance(value, bool):
-        raise ValueError("write a number; yes and no are not numbers")  # noqa: TRY004  (pydantic reports ValueErrors only)
+        raise ValueError("expected a number; yes and no are not numbers")  # noqa: TRY004  (pydantic reports ValueErrors only)
     return value
 
 
@@ -111,7 +111,7 @@ TagPolicy = Literal["keep", "policy", "ignore"]
 
 def _check_key_pattern(value: str) -> str:
     if not value.strip("/*") or value.startswith("/") or "://" in value:
-        raise ValueError("write a pattern of keys relative to the storage, such as raw/landing/**")
+        raise ValueError("expected a pattern of keys relative to the storage, such as raw/landing/**")
     return value
 
 

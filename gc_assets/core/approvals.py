@@ -71,7 +71,7 @@ class Verdict:
 
     @property
     def rejections(self) -> tuple[ApprovalEvent, ...]:
-        """The rejections in effect. One is enough to block the plan, whatever the approvals."""
+        """The rejections in effect. A single one blocks the plan, regardless of approvals."""
         return tuple(word for word in self._latest_events() if word.decision == "rejected")
 
     @property
@@ -80,7 +80,7 @@ class Verdict:
 
     @property
     def overrides(self) -> tuple[str, ...]:
-        """Gates that are overridden by as many approvals in effect as the plan needs."""
+        """Gates overridden by at least as many approvals in effect as the plan needs."""
         given = [name for word in self.approvals for name in set(word.overrides)]
         return tuple(sorted(name for name in set(given) if given.count(name) >= self.needed))
 
@@ -90,19 +90,19 @@ class Verdict:
 
     @property
     def missing(self) -> str | None:
-        """Why the plan is not approved, or None if it is approved."""
+        """The reason why the plan is not approved, or None if it is approved."""
         if self.rejections:
             return "; ".join(map(str, self.rejections))
         if self.is_approved:
             return None
         if self.needed == 1:
             return "not approved"
-        return f"approved by {len(self.approvals)} of {self.needed} names that its storage requires"
+        return f"approved by {len(self.approvals)} of {self.needed} people that its storage requires"
 
     def without_late_rejections(self) -> Verdict:
         """Return the verdict without rejections.
 
-        Once an apply has begun, this is used because rejections then come too late.
+        This is used once an apply has begun, because later rejections have no effect.
         """
         return Verdict(tuple(word for word in self.events if word.decision == "approved"), self.needed)
 

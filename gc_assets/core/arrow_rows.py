@@ -30,7 +30,7 @@ def replace_columns(rows: pa.Table, columns: Mapping[str, pa.Array | pa.ChunkedA
 
 
 def exclude_rows(rows: pa.Table, mask: pa.ChunkedArray) -> pa.Table:
-    """Remove the rows of a mask. If the mask is false everywhere, nothing is copied."""
+    """Remove the rows that a mask selects. If it selects none, nothing is copied."""
     return rows.filter(pc.invert(mask)) if pc.any(mask).as_py() else rows
 
 

@@ -69,7 +69,7 @@ class OwnBuckets:
         return decoded is not None and decoded.startswith(self.roots)
 
     def has_unusual_spelling(self, url: Url) -> bool:
-        """Return True if an address contains a bucket in another form than `scheme://bucket/key`."""
+        """Return True if an address contains a bucket in any form but `scheme://bucket/key`."""
         first = url.path.split("/")[1]
         if url.scheme == _WEB:
             buckets = self._on_host(url.authority)

@@ -126,7 +126,7 @@ class Claims:
         names = {claim.prefix: claim.names for claim in claims if claim.names is not None and claim.collect}
         for claim in sorted(claims, key=lambda claim: (claim.prefix, claim.collect, claim.owner.lake, claim.owner.table_uuid or "")):
             if claim.prefix and not claim.prefix.endswith("/"):
-                raise ValueError(f"a claim must end in '/', found {claim.prefix!r}")
+                raise ValueError(f"the prefix of a claim must end in '/', found {claim.prefix!r}")
             owners.setdefault(claim.prefix, claim.owner if claim.collect else None)
         return cls(owners, frozenset(shielded), tuple(wide), names)
 

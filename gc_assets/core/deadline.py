@@ -28,7 +28,7 @@ def run_with_deadline(seconds: float, subject: str, call: Callable[[], _Answer],
         subject: Name of the object or server, for the error message.
         call: The function to run.
         exclusive: If True, do not start a call while an earlier one with the same subject is still
-            running. Otherwise, a process that retries for days would accumulate threads.
+            running, because a process that retries for days would accumulate threads.
 
     Raises:
         TimeoutError: If the call does not return in time. Note that this is an `OSError`.

@@ -27,7 +27,7 @@ from gc_assets.core.printable import show
 FORGET_AFTER = timedelta(days=365)
 # The reason to wait ends with this text if a file is newer than the last run that read the table.
 READ_BEFORE_WRITE = "was written after a run last read the table"
-# The reason to wait ends with this text in the first run in which the table is missing.
+# The reason to wait ends with this text in the first run that finds the table missing.
 IF_ACCEPTED = ", if this run is accepted"
 TABLE, REPOSITORY = "table", "repository"
 _MICROSECONDS = pa.timestamp("us", "UTC")
@@ -84,15 +84,15 @@ class RememberedTable:
 
     @property
     def read_by_run_at(self) -> datetime:
-        """The time of the last run that read the table. Unlike `last_seen`, no apply counts."""
+        """The time of the last run that read the table. Unlike `last_seen`, it ignores applies."""
         return self.last_run or self.last_seen
 
     @property
     def read_by_run_from(self) -> datetime:
         """The earliest time at which that run may have read the first ref.
 
-        Records of earlier releases only contain `last_seen`, the freeze of the table's own lake.
-        That run may have frozen another lake shortly before.
+        Records of earlier releases only contain `last_seen`, the time at which the run read the
+        refs of the table's own lake. It may have read those of another lake shortly before.
         """
         return self.last_run or self.last_seen.replace(hour=0, minute=0, second=0, microsecond=0)
 
@@ -137,7 +137,7 @@ class LakeTables:
     """The tables of a lake in one run.
 
     Attributes:
-        seen_at: Time of the freeze.
+        seen_at: Time at which the run read the refs of the lake.
         tables: The readable tables of the lake that have claims on the storage.
         uuids: Uuids of all tables, including unreadable ones.
         unreadable_uuids: Uuids of unreadable tables.
@@ -145,7 +145,7 @@ class LakeTables:
         unreadable_names: Names of unreadable tables.
         is_unreadable: True if the list of tables is unknown.
         missed_at: When the waiting time begins for tables that are missing for the first time. None
-            if it begins at the freeze. It may be later, because the host's clock may be behind the
+            if it begins at `seen_at`. It may be later, because the host's clock may be behind the
             store's clock.
         oldest_ms: Time of each table's first commit, in milliseconds since 1970. 0 if the commit may
             be missing. Tables without commits are not included.
@@ -398,10 +398,10 @@ def find_reason_to_wait(
     *,
     is_new: bool = False,
 ) -> DroppedTable:
-    """Decide whether the files of a dropped table can be collected, or what they have to wait for.
+    """Decide whether the files of a dropped table can be collected, or why they have to wait.
 
     Args:
-        now: Time of the listing or of the freeze, whichever is earlier.
+        now: Time of the listing, or time at which the refs were read, whichever is earlier.
         wait: The waiting time after the table went missing, or None to keep its files.
         catalog: Identity of the lake's current catalog, or None if the lake is not configured.
         unreadable: Names of unreadable tables that may use the files.
@@ -608,7 +608,7 @@ class DroppedPrefixes:
         return self._find_claimed(keys, self.is_shared)
 
     def find_undecided(self, keys: pa.Array) -> NDArray[np.bool_]:
-        """Return a mask of the files under a claim of dropped tables of which one waits."""
+        """Return a mask of files claimed by several dropped tables, at least one of which waits."""
         return self._find_claimed(keys, lambda prefix: any(not self.tables[index].is_due for index in self.by_prefix[prefix]))
 
     def _find_claimed(self, keys: pa.Array, is_wanted: Callable[[str], bool]) -> NDArray[np.bool_]:

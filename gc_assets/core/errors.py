@@ -1,7 +1,7 @@
 """Exceptions, with the exit codes that the command line derives from them.
 
-A message should name the object, state what was found and what was expected, and suggest the next
-step.
+A message should identify the object, state what was found and what was expected, and suggest the
+next step.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class UnresolvedAddresses(FormatError):
 class UnresolvedContainer(FormatError):
     """Raised for a metadata object at an unreadable address that belongs to no storage.
 
-    For example, the address is relative, contains `..`, names a host, has a scheme that no store
+    For example, the address is relative, contains `..` or a host, has a scheme that no store
     supports, or is in a bucket that is not configured.
     """
 
@@ -86,7 +86,7 @@ class UnresolvedContainer(FormatError):
 class UndecodedTable(FormatError):
     """Raised for table metadata that cannot be decoded.
 
-    `locations` contains the table locations that could be read from it nevertheless.
+    `locations` contains the table locations that could still be read from it.
     """
 
     def __init__(self, message: object = "", locations: Sequence[str] = ()) -> None:

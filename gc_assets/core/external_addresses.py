@@ -1,4 +1,4 @@
-"""Decide whether an external address may nevertheless refer to an object in a storage.
+"""Decide whether an external address may still refer to an object in a storage.
 
 A file may be reachable by several addresses. If an address does not resolve to a storage, it is
 either provably outside all of them, or *unknown*. To decide this for millions of addresses, they

@@ -146,7 +146,7 @@ class Filter:
         spec = FilterSpec(keys, seed, blocks, version)
         if version != VERSION or hashes != spec.hashes:
             raise StateError(
-                f"live filter of version {version} with {hashes} bits a key, this release reads version {VERSION} with {spec.hashes}; "
+                f"live filter has version {version} and {hashes} bits per key, this release reads version {VERSION} with {spec.hashes}; "
                 "create it again, or use the release that wrote it"
             )
         bits = memoryview(raw)[_BITS_START:]
@@ -220,7 +220,7 @@ def _locate_bits(hashes: _Hashes, spec: FilterSpec) -> tuple[NDArray[np.int64], 
 
 
 def _pairs_of_bits() -> _BitArray:
-    """Return masks with two distinct bits each, in which all pairs are about equally frequent."""
+    """Return masks with two distinct bits each. All pairs are about equally frequent."""
     index = np.arange(2**_MASK_BITS, dtype=np.uint64)
     one, step = index % np.uint64(64), index // np.uint64(64) % np.uint64(63) + np.uint64(1)
     return (np.uint64(1) << one) | (np.uint64(1) << ((one + step) % np.uint64(64)))

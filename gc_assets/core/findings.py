@@ -27,8 +27,8 @@ class Finding:
         check: Name of the check.
         found: The result in one sentence.
         todo: Advice for the user, or "" if the check passed.
-        cause: The cause of a problem, without naming the affected object. Findings with the same
-            cause are reported as one problem.
+        cause: The cause of a problem, without the affected object. Findings with the same cause are
+            reported as one problem.
     """
 
     subject: str

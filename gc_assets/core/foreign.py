@@ -7,8 +7,8 @@ another team already uses. An unreferenced file is *foreign* if one of these rul
   does not match the patterns of the lake's writers.
 - `new_claim`: The file is older than the claim, so it may have been in the location before the
   table was created. If its name does not match the patterns of the lake's writers, the file is
-  compared with the first run that found the claim instead. Files for which an accepted run found
-  this rule are remembered, because a copy of a bucket gives them new modification times.
+  compared with the first run that found the claim instead. Files to which this rule applied in an
+  accepted run are remembered, because a copy of a bucket gives them new modification times.
 - `hidden_path`: A component of the path starts with `_` or `.`, and no commit ever referenced a
   file under it. Iceberg's `remove_orphan_files` has the same rule.
 - `unknown_path`: The lake's format never produces such a path.
@@ -41,9 +41,9 @@ UNKNOWN_PATH = "unknown_path"
 RULES: Final[Mapping[str, str]] = {
     OTHER_FORMAT: "it is in a dataset of another format",
     NEW_CLAIM: "it is older than the claim of the lake",
-    HIDDEN_PATH: "no commit named a file under a component of its path that starts with `_` or `.`",
-    UNKNOWN_PATH: "the format of the lake gives no such path",
-    UNKNOWN_DIRECTORY: "no commit named a data file of the lake's writers in its directory",
+    HIDDEN_PATH: "no commit referenced a file under a component of its path that starts with `_` or `.`",
+    UNKNOWN_PATH: "the format of the lake never produces such a path",
+    UNKNOWN_DIRECTORY: "no commit referenced a data file of the lake's writers in its directory",
 }
 # Hadoop's ChecksumFileSystem stores the checksums of `name` as `.name.crc` in the same directory.
 # This side file is always treated like its main file.
@@ -190,8 +190,8 @@ class ForeignRules:
             format produces.
         listed: Claims of tables that a catalog lists. In them, no file is accepted as garbage of a
             dead table.
-        remembered: Files that were older than their claim in an earlier run, whatever their times
-            are now. None without any.
+        remembered: Files that were older than their claim in an earlier run, regardless of their
+            present times. None if there are none.
     """
 
     claims: Claims
@@ -207,7 +207,7 @@ class ForeignRules:
     remembered: KeyHashes | None = None
 
     def find_targets(self, files: pa.RecordBatch) -> pa.Array:
-        """Return what must be known about referenced files before claimed files can be checked.
+        """Return the targets to look up among referenced files before claimed files are checked.
 
         Args:
             files: Claimed files with the columns key and lake.

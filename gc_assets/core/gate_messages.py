@@ -1,4 +1,4 @@
-"""Adapt the messages of failed gates to what the user can do."""
+"""Adapt the messages of failed gates to the actions available to the user."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gc_assets.core.plan import GateResult
 
 
 def message_of(gate: GateResult, failed: Sequence[GateResult]) -> str:
-    """Return the message of a failed gate, without its override if the plan cannot be approved.
+    """Return the message of a failed gate, without the override hint if approval is impossible.
 
     Args:
         failed: All failed gates of the plan. If one cannot be overridden, no approval is possible.
@@ -20,5 +20,5 @@ def message_of(gate: GateResult, failed: Sequence[GateResult]) -> str:
 
 
 def without_override(gate: GateResult) -> str:
-    """Remove the sentence about the override from the message of a gate."""
+    """Remove the override hint from a gate message."""
     return gate.message.removesuffix(OVERRIDE.format(name=gate.name)).rstrip()

@@ -50,7 +50,7 @@ def unreadable_tables(unreadable: Sequence[Unreadable], limit: int, deferred: Am
     """Fail if too many tables are unreadable, which usually means that a server does not respond.
 
     Args:
-        unreadable: All unreadable tables. Tables that users have set aside are not counted.
+        unreadable: All unreadable tables. Those for which users ran `set-aside` are not counted.
         limit: Maximum number.
         deferred: Files whose purge waits until all tables are readable.
     """
@@ -140,7 +140,7 @@ def _drop(live: int, previous: int) -> float:
 def lakes_present(gone: Sequence[str]) -> GateResult:
     """Fail if a lake that used the storage in the last accepted run is missing now.
 
-    Otherwise, files that it shares with other lakes would no longer be protected.
+    Files that it shares with other lakes would no longer be protected.
     """
     message = "every lake of the last accepted run is present."
     if gone:
@@ -230,7 +230,7 @@ def links(count: int, samples: Sequence[str]) -> GateResult:
     if count:
         message = (
             f"{count_of(count, 'live file', 'are')} reached through symbolic links or second mounts: {show_list(samples)}. "
-            "Replace the link with its files, or change the lake so that it names their real paths."
+            "Replace the link with its files, or change the lake so that it references their real paths."
         )
     return _result("links", count == 0, message, overridable=False, numbers={"files": count})
 
@@ -287,7 +287,7 @@ def foreign_metadata(
         dead: Tables that users have accepted as dead.
         unknown: Why the metadata of another storage with the same lakes is unknown. An override could
             not protect its tables, so it is not possible.
-        notes: Sentences about storages for which an earlier sweep was used.
+        notes: Sentences about storages whose earlier sweep was used.
     """
     message = "no foreign table or repository under a claimed prefix."
     if count:
@@ -298,7 +298,7 @@ def foreign_metadata(
             "lake: "
             f"{show_list([text for text, _ in tables], separator='; ')}{f'; and {rest:,} more' if rest > 0 else ''}. "
             "The plan leaves out all files in their locations, even if you override the gate. However, an override does not protect "
-            "files in other places that only their manifests name. "
+            "files in other places that only their manifests reference. "
             "Add their catalog to lakes.yaml, accept a dead table with `gc-assets accept`, or remove them manually."
         )
     if junk:
@@ -376,7 +376,7 @@ def dropped_tables(tables: int, limit: int, samples: Sequence[str], lost: Sequen
             counted.
         limit: Maximum number.
         samples: Descriptions of some of these tables.
-        lost: Descriptions of lakes of which most tables were missing in runs of one date. The gate
+        lost: Descriptions of lakes that lost most of their tables in runs of one date. The gate
             also fails if there are any.
     """
     message = f"{count_of(tables, 'dropped table', 'have')} planned files; max_dropped_tables allows {limit:,}"
@@ -445,7 +445,7 @@ def unfinished_apply(plans: Sequence[str]) -> GateResult:
 def damaged_histories(found: Sequence[str]) -> GateResult:
     """Fail if an expiry action has left a history in an unexpected state.
 
-    Otherwise, files that the history has lost by mistake could be deleted as garbage.
+    Files that the history has lost by mistake could be deleted as garbage.
     """
     message = "no expiry action damaged a history."
     if found:

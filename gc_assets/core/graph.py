@@ -54,7 +54,7 @@ class Problem:
         first = self.samples[0]
         if self.what == CYCLE:
             return f"{self.count:,} cycle(s) in the history, for example through {', '.join(first)}"
-        finding = "a parent that is not in the graph" if self.what == MISSING_PARENT else "a parent that is younger"
+        finding = "a parent that is not in the graph" if self.what == MISSING_PARENT else "a younger parent"
         return f"{self.count:,} edge(s) to {finding}, for example {first[0]} to its parent {first[1]}"
 
 
@@ -131,7 +131,7 @@ class CommitGraph:
         unknown = distinct.filter(pa.array(index < 0))
         if len(unknown):
             raise LakeUnreadable(
-                f"{len(unknown):,} head(s) not among the {len(self):,} commits of the graph, for example {unknown[0]}: "
+                f"{len(unknown):,} head(s) are missing from the {len(self):,} commits of the graph, for example {unknown[0]}: "
                 "the history was read only in part, or changed during the run; run again"
             )
         return index[pc.index_in(wanted, distinct).to_numpy(zero_copy_only=False)]

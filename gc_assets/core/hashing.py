@@ -87,7 +87,7 @@ def _sorted_entries(values: pa.MapArray) -> tuple[NDArray[np.int32], list[pa.Arr
 
 
 def _chain_lists(lengths: NDArray[np.int32], columns: list[pa.Array], seeds: _Hashes) -> _Hashes:
-    """Update hashes with the elements of lists, each of which has one value in every column."""
+    """Update hashes with the elements of lists. Each element has one value in every column."""
     hashes, starts = seeds.copy(), np.cumsum(lengths) - lengths
     for position in range(int(lengths.max(initial=0))):
         rows = np.flatnonzero(lengths > position)

@@ -39,7 +39,7 @@ class IdleRule:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A branch, with what is known about its activity.
+    """A branch and its known activity.
 
     Attributes:
         head_at: Commit time of the head, or None if unknown.
@@ -78,7 +78,7 @@ def explain_idle(branch: Branch, rules: Sequence[IdleRule], as_of: datetime) -> 
 
     Args:
         rules: The rules in order of priority.
-        as_of: The time that ages are relative to.
+        as_of: Reference time for ages.
 
     Returns:
         Why the branch may be deleted, or None if it is kept.
@@ -93,7 +93,7 @@ def explain_idle(branch: Branch, rules: Sequence[IdleRule], as_of: datetime) -> 
 
 
 def find_unchanged_since(heads: Mapping[BranchKey, str], sightings: Iterable[Sighting], until: datetime) -> dict[BranchKey, datetime]:
-    """Find out since when each branch has had its current head, according to earlier runs.
+    """Find the time since which each branch has had its current head, according to earlier runs.
 
     Args:
         heads: Current head of each branch.

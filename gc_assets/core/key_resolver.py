@@ -49,8 +49,8 @@ _IRREGULAR: Final = frozenset({"", ".", ".."})
 class KeyResolver:
     """Resolves addresses to storage and key. Instances are picklable and fast for millions of rows.
 
-    If several roots match, the longest one decides. A local address outside of all roots belongs to
-    a storage nevertheless if its directory, with symbolic links resolved, is under a root.
+    If several roots match, the longest one is used. A local address outside of all roots still
+    belongs to a storage if its directory, with symbolic links resolved, is under a root.
     """
 
     def __init__(self, storages: Sequence[tuple[str, str]], aliases: Sequence[tuple[str, str]] = ()) -> None:
@@ -160,7 +160,7 @@ class KeyResolver:
             return None
         scheme, path = parsed
         if "/" not in path:
-            raise FormatError(f"address {address!r} names a bucket without a key; expected an object")
+            raise FormatError(f"address {address!r} contains a bucket but no key; expected an object")
         for name, location in self._roots:
             if scheme == location.scheme and path.startswith(location.root):
                 return name, path[len(location.root) :]

@@ -20,9 +20,9 @@ class Objects(Protocol):
         ...
 
     def cached_identity(self, address: str) -> str | None:
-        """Return the object's identity if that is possible without a request.
+        """Return the object's identity, or None if it cannot be determined without a request.
 
-        Otherwise, or if the object does not exist or cannot be inspected, return None.
+        Also returns None if the object does not exist or cannot be inspected.
         """
         ...
 

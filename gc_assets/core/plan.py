@@ -51,7 +51,7 @@ _RENAMED_GATES: Final = {"sick_tables": "unreadable_tables", "spoilt_histories":
 
 
 def gate_name(name: str) -> str:
-    """Return the current name of a gate, which may be given by its old name."""
+    """Translate the old name of a gate to the current one. Current names are unchanged."""
     return _RENAMED_GATES.get(name, name)
 
 
@@ -110,8 +110,8 @@ class Unreadable(StrictModel):
     """A table or repository that this run could not read.
 
     Its last known files are protected. If no run has ever read it, its claims and possible
-    locations are protected instead. No purge is planned until it is readable or a user sets it
-    aside.
+    locations are protected instead. No purge is planned until it is readable, or a user decides
+    that purges need not wait for it (`gc-assets set-aside`).
 
     Attributes:
         table_uuid: Table uuid, or content id in a Nessie lake. None if the uuid is unknown or the
@@ -124,8 +124,7 @@ class Unreadable(StrictModel):
         storages: For a table that was never read completely, the storages with its locations.
         may_be: Name of another unreadable table that may be the same one. This is set if the run
             did not find this table under any name. If that table is set aside, this one is too.
-        set_aside: Describes who has set the table aside, so that purges do not wait for it, or
-            None.
+        set_aside: The decision of a user that purges do not wait for the table, or None.
         identity: The uuid, if the run found it in metadata or catalog, otherwise the address of the
             metadata. It distinguishes the table from others with the same name. None if both are
             unknown.
@@ -284,7 +283,7 @@ class PlanHeader(RenamedKeys, StrictModel):
         by_kind: Files by action and kind (since 0.2).
         live_by_lake: Number of live files by lake (since 0.4).
         after_expiry: Files that become garbage through the expiry actions of this plan.
-        held_for_expiry: Files that wait because this plan does not edit the history holding them.
+        held_for_expiry: Files that wait because a history that this plan does not edit needs them.
         unreadable: Unreadable tables, for which purges wait (since 0.4). The plan id depends on the
             tables, but not on their error messages.
         left_out: Files and edits that the plan leaves out, because they cannot succeed at present
@@ -392,7 +391,7 @@ class PlanHeader(RenamedKeys, StrictModel):
 
 
 def completed_header(header: PlanHeader, done: Mapping[str, Amount], edits: Mapping[str, int]) -> PlanHeader:
-    """Replace the totals of a header by what an apply has completed, for messages about it.
+    """Return a header with the totals that an apply has completed, for messages about it.
 
     Args:
         done: Files and bytes with the outcome `done`, by phase.

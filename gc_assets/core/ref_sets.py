@@ -64,9 +64,9 @@ def reaching_sets(nodes: int, child: Ints, parent: Ints, heads: Ints, limit: int
 
 
 def _union(one: tuple[int, int | None], two: tuple[int, int | None]) -> tuple[int, int | None]:
-    """Compute the union of two sets. If it is equal to one of them, that set's number is kept.
+    """Compute the union of two sets.
 
-    Otherwise the number is None, because the set is new.
+    If it is equal to one of them, that set's number is kept. The number of a new set is None.
     """
     if one[1] == two[1] and one[1] is not None:
         return one

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, Literal, Self, get_args
 
-# In the order in which they are displayed. COPY and PUT include multipart requests.
+# In display order. COPY and PUT include multipart requests.
 Kind = Literal["LIST", "GET", "HEAD", "PUT", "COPY", "DELETE"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 

@@ -98,7 +98,7 @@ def decompress_zstd(frame: zstandard.ZstdDecompressionObj, raw: bytes) -> Iterat
     limit, found = max_decompressed_bytes(len(raw)), 0
     for at in range(0, len(raw), _ZSTD_INPUT_BYTES):
         if frame.eof:
-            raise ValueError(f"{len(raw) - at:,} bytes after the end of the frame")
+            raise ValueError(f"the zstd frame is followed by {len(raw) - at:,} extra bytes")
         piece = frame.decompress(raw[at : at + _ZSTD_INPUT_BYTES])
         found += len(piece)
         _require(found, limit)

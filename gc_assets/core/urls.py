@@ -254,7 +254,7 @@ def parse_alias(address: str) -> Location | Url:
     except FormatError as error:
         reason, is_complete = str(error), False
     else:
-        reason, is_complete = "write an absolute path, or a URL without query such as s3://access-point-s3alias/prefix/", True
+        reason, is_complete = "expected an absolute path, or a URL without query such as s3://access-point-s3alias/prefix/", True
     url = parse_url(address)
     has_query = url is not None and url.scheme == "https" and not {"?", "#"}.isdisjoint(address)
     if url is None or has_query or ".." in url.path.split("/") or not (url.authority or (is_complete and url.path != "/")):

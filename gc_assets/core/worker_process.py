@@ -25,7 +25,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Final, ParamSpec, TypeVar, cast
 
-# How much address space a child may use in addition to what it has after its start.
+# Address space that a child may use in addition to its usage after the start.
 MAX_BYTES: Final = 4 * 2**30
 IDLE_SECONDS: Final = 60.0
 # A call may take this many times its CPU time limit in wall-clock time, because the machine may be

@@ -80,7 +80,7 @@ def test_approve_job_does_not_apply_the_plan(tmp_path: Path) -> None:
 def test_approve_job_reports_missing_approvals(tmp_path: Path) -> None:
     at = decision_platform(tmp_path, "approve", approvals_needed=2)
     plan_id = header_of(stored_plan(at)).plan_id
-    assert output_metadata(launch(at, "approve", plan_id=plan_id, by="kim"))["missing"].startswith("approved by 1 of 2 names")
+    assert output_metadata(launch(at, "approve", plan_id=plan_id, by="kim"))["missing"].startswith("approved by 1 of 2 people")
     assert output_metadata(launch(at, "approve", plan_id=plan_id, by="ada"))["status"] == "approved"
 
 
@@ -153,7 +153,7 @@ def test_reject_job_blocks_the_plan(tmp_path: Path) -> None:
         ({"prefix": "data/", "history": True}, "Pass the plan with `plan_id`"),
         ({"key": "file:///elsewhere/file"}, "in no configured storage"),
         ({"plan_id": "f" * 64}, "no plan with the id"),
-        ({"prefix": "data/", "storage": "lost"}, "the configuration has warehouse"),
+        ({"prefix": "data/", "storage": "lost"}, "configured: warehouse"),
     ],
 )
 def test_restore_of_unknown_files_starts_no_spark(tmp_path: Path, config: dict[str, Any], expected: str) -> None:

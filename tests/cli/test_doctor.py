@@ -453,7 +453,7 @@ def test_doctor_with_only_warnings_exits_with_0(setup: Setup, monkeypatch: pytes
     assert result.exit_code == 0, message
     assert "write.data.path is the relative path 'objects/'" in message
     assert "adds properties to `catalog`: prefix=prod; write them into lakes.yaml, or unset them" in message
-    assert "approved by 1 of 2 names" in message
+    assert "approved by 1 of 2 people" in message
     assert f"gc-assets approve {setup.plan.plan_id[:12]} --by ANOTHER_NAME" in looks.values()
     assert "latest is a symbolic link to" in message
     assert "interrupted applies have left 1 verification mark in " in message

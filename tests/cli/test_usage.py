@@ -120,15 +120,15 @@ def test_unknown_configuration_key_is_refused(config: str) -> None:
         (["run", "--run-date", "1997-12-31"], "outside 1998-01-01"),
         (["run", "--run-date", (date.today() + timedelta(days=3)).isoformat()], "outside 1998-01-01"),  # noqa: DTZ011  (any zone is 3 days short)
         (["run", "--as-of", "noon"], "not a time"),
-        (["run", "--lake", "lost"], "no lake is named 'lost'; the configuration has sales"),
-        (["run", "--storage", "lost"], "no storage is named 'lost'; the configuration has warehouse"),
-        (["run", "--through", "lost"], "the assets are policy_table, current_rules"),
+        (["run", "--lake", "lost"], "unknown lake 'lost'; configured: sales"),
+        (["run", "--storage", "lost"], "unknown storage 'lost'; configured: warehouse"),
+        (["run", "--through", "lost"], "available: policy_table, current_rules"),
         (["run", "--lake", "sales", "--through", "orphan_files"], "Add --storage"),
-        (["show", "lost"], "the assets are policy_table, current_rules"),
-        (["show", "lake_refs", "--lake", "lost"], "the configuration has sales"),
+        (["show", "lost"], "available: policy_table, current_rules"),
+        (["show", "lake_refs", "--lake", "lost"], "configured: sales"),
         (["show", "lake_refs", "--storage", "warehouse"], "is a table of a lake"),
         (["show", "live_files", "--format", "parquet"], "-o FILE"),
-        (["plans", "--storage", "lost"], "the configuration has warehouse"),
+        (["plans", "--storage", "lost"], "configured: warehouse"),
         (["approve", "0123456789ab", "--by", "ada"], "no plan with the id 0123456789ab"),
         (["approve", "0123", "--by", "ada"], "too short"),
         (["approve", "0123456789ab"], "--by"),
@@ -176,7 +176,7 @@ def test_usage_error_ends_with_the_help_command(arguments: list[str], command: s
 def test_option_without_effect_is_accepted_with_a_warning(config: str) -> None:
     result = gc_assets("run", "--full", "--lake", "lost", "--config", config)
     assert "--full has no effect any more" in result.stderr
-    assert "no lake is named 'lost'" in result.stderr
+    assert "unknown lake 'lost'" in result.stderr
 
 
 def test_similar_plan_id_is_suggested(tmp_path: Path) -> None:

@@ -259,7 +259,7 @@ def test_catalog_name_has_separate_key(load: Load) -> None:
     "rule", [{"match": "x"}, {"match": "x", "keep": "1d", "cutoff": "2d"}, {"match": "x", "keep": "1d", "max_age": "2d"}]
 )
 def test_rule_has_exactly_one_cutoff(load: Load, rule: dict[str, str]) -> None:
-    with pytest.raises(UsageError, match=r"lakes\[0\]\.retention\.refs\[0\]: write either one cut-off"):
+    with pytest.raises(UsageError, match=r"lakes\[0\]\.retention\.refs\[0\]: expected either one cut-off"):
         load(("lakes", 0, "retention", "refs"), [rule])
 
 
@@ -283,12 +283,12 @@ def test_quoted_and_plain_cutoffs_are_equal(load: Load, text: str, cutoff: Cutof
 
 @pytest.mark.parametrize("kind", ["hudi", "delta"])
 def test_unknown_lake_kind_is_rejected(load: Load, kind: str) -> None:
-    with pytest.raises(UsageError, match=rf"lakes\[1\]\.kind: write one of iceberg, icechunk, lakefs, nessie \(found '{kind}'\)"):
+    with pytest.raises(UsageError, match=rf"lakes\[1\]\.kind: expected one of iceberg, icechunk, lakefs, nessie \(found '{kind}'\)"):
         load(("lakes", 1), {"name": "shop", "kind": kind, "uri": "http://localhost:19120/api/v2"})
 
 
 def test_lake_without_kind_is_rejected(load: Load) -> None:
-    with pytest.raises(UsageError, match=r"lakes\[1\]\.kind: write one of iceberg, icechunk, lakefs, nessie"):
+    with pytest.raises(UsageError, match=r"lakes\[1\]\.kind: expected one of iceberg, icechunk, lakefs, nessie"):
         load(("lakes", 1), {"name": "shop"})
 
 
@@ -379,7 +379,7 @@ def test_invalid_yaml_is_rejected(tmp_path: Path, content: bytes, found: str) ->
 
 
 def test_unreadable_configuration_is_usage_error(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"no configuration at .*absent\.yaml; pass --config FILE"):
+    with pytest.raises(UsageError, match=r"configuration .*absent\.yaml does not exist; pass --config FILE"):
         load_config(tmp_path / "absent.yaml", {}, config_models())
     with pytest.raises(UsageError, match="cannot be read"):
         load_config(tmp_path, {}, config_models())
@@ -482,7 +482,7 @@ def test_state_in_storage_uses_its_connection(load: Load) -> None:
 
 
 def test_unknown_name_lists_configured_names(load: Load) -> None:
-    with pytest.raises(UsageError, match="no lake is named 'snow'; the configuration has weather, sales"):
+    with pytest.raises(UsageError, match="unknown lake 'snow'; configured: weather, sales"):
         load().lake("snow")
 
 

@@ -50,7 +50,7 @@ def test_lifecycle_rule_of_a_missing_branch_is_described(tmp_path: Any) -> None:
     settings = {"name": "ml", "kind": "lakefs", "endpoint": "http://localhost", "repository": "ml", "rules": str(rules)}
     config = LakeFsLakeConfig.model_validate({**settings, "access_key_id": "a", "secret_access_key": "b"})
     assert config.unused_rules(REFS, NOW, {"default_retention_days": "7"}) == (
-        "lake ml: rule 'scratch' names branch 'dev', which does not exist",
+        "lake ml: rule 'scratch' applies to branch 'dev', which does not exist",
     )
 
 

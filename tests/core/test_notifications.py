@@ -79,7 +79,7 @@ def test_plan_ready_names_aborted_uploads() -> None:
 
 
 def test_plan_ready_names_missing_approval() -> None:
-    assert "It is approved by 1 of 2 names" in only(summary(missing="approved by 1 of 2 names that its storage requires")).text
+    assert "It is approved by 1 of 2 people" in only(summary(missing="approved by 1 of 2 people that its storage requires")).text
 
 
 def test_empty_plan_is_no_event() -> None:

@@ -287,4 +287,4 @@ def test_gate_names_why_the_metadata_is_unknown() -> None:
 def test_gate_names_what_its_override_does_not_protect() -> None:
     gate = gates.foreign_metadata(1, ["t/metadata/v1.metadata.json: table"])
     assert gate.overridable
-    assert "an override does not protect files in other places that only their manifests name" in gate.message
+    assert "an override does not protect files in other places that only their manifests reference" in gate.message

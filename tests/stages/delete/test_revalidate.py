@@ -96,7 +96,7 @@ def test_protected_and_foreign_file_is_refused_unless_it_is_restored() -> None:
     for key in ("db/t/raw/x", "db/t/raw/a/b", "db/t/data/b"):
         assert find_refused(key, reason="expired") == "`protect` in lakes.yaml matches its key"
         assert find_refused(key, "restore") is None
-    assert "may belong to others: no commit named" in (find_refused("db/t/data/x") or "")
+    assert "may belong to others: no commit referenced" in (find_refused("db/t/data/x") or "")
     assert "may belong to others" in (find_refused("db/t/data/x", "purge", "still dead") or "")
     assert find_refused("db/t/data/named", "purge", "still dead") is None
     assert find_refused("db/t/data/x", reason="expired") is None

@@ -427,8 +427,8 @@ def test_two_spellings_of_a_name_approve_once(at: Platform, again: str) -> None:
     approve(both.config, both.clock, header.plan_id, "ada")
     approve(both.config, both.clock, header.plan_id, again)
     plan = find_plan(both.config, header.plan_id)
-    assert plan.verdict.missing == "approved by 1 of 2 names that its storage requires"
-    with pytest.raises(GateRefused, match=r"approved by 1 of 2 names.*gc-assets approve [0-9a-f]{12} --by ANOTHER_NAME"):
+    assert plan.verdict.missing == "approved by 1 of 2 people that its storage requires"
+    with pytest.raises(GateRefused, match=r"approved by 1 of 2 people.*gc-assets approve [0-9a-f]{12} --by ANOTHER_NAME"):
         refuse_unapproved(plan)
     approve(both.config, both.clock, header.plan_id, "grace")
     refuse_unapproved(find_plan(both.config, header.plan_id))
