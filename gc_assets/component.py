@@ -50,7 +50,7 @@ class ScaffoldParams(BaseModel):
 class LakeGarbageCollectionScaffolder(dg.Scaffolder[ScaffoldParams]):
     """Create the `defs.yaml` of a component.
 
-    Unless the user names an existing `lakes.yaml`, an example is created too. Relative paths are
+    Unless the user passes an existing `lakes.yaml`, an example is created too. Relative paths are
     converted so that they start at the component's directory, because they are then valid in every
     checkout of the project.
     """
@@ -82,5 +82,5 @@ class LakeGarbageCollection(dg.Component, dg.Resolvable, dg.Model):
         path = Path(os.path.normpath(context.path / self.lakes_yaml))
         if not path.exists():
             key = f"`lakes_yaml` in {context.path / 'defs.yaml'}"
-            raise UsageError(f"no configuration at {path}; correct {key}, or create the file with `gc-assets init`")
+            raise UsageError(f"configuration {path} does not exist; correct {key}, or create the file with `gc-assets init`")
         return build_definitions(path)

@@ -77,7 +77,7 @@ def build_definitions(
     """
     if not isinstance(platform, Platform):
         if not Path(platform).exists():
-            raise UsageError(f"no configuration at {platform}; correct the path, or create the file with `gc-assets init`")
+            raise UsageError(f"configuration {platform} does not exist; correct the path, or create the file with `gc-assets init`")
         platform = load_platform(os.environ, os.fspath(platform), require_names=False)
     begin = first or first_run_date(platform)
     config, days = platform.config, run_dates(platform.clock, begin)

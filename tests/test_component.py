@@ -62,11 +62,11 @@ def test_error_for_missing_configuration_contains_the_component_key() -> None:
             pass
         lost = folder.parent / "lakes.yaml"
         assert isinstance(error := raised.value.__cause__, UsageError)
-        assert str(error).startswith(f"no configuration at {lost}; correct `lakes_yaml` in {folder / 'defs.yaml'}, or ")
+        assert str(error).startswith(f"configuration {lost} does not exist; correct `lakes_yaml` in {folder / 'defs.yaml'}, or ")
 
 
 def test_error_for_missing_project_configuration_contains_the_path(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=f"no configuration at {tmp_path}/lost.yaml; correct the path, or create the file with"):
+    with pytest.raises(UsageError, match=f"configuration {tmp_path}/lost.yaml does not exist; correct the path, or create the file with"):
         build_definitions(tmp_path / "lost.yaml")
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @format_option()
 @common_options
 def blame_command(settings: Settings, by: str, run_date: date | None, lakes: tuple[str, ...], format_: str) -> None:
-    """Show what keeps the bytes of a completed run. Changes nothing.
+    """Show which tables, refs or ages keep the bytes of a completed run. Changes nothing.
 
     \b
     --by table   live bytes and garbage of each table
@@ -88,8 +88,8 @@ def _print_effects(settings: Settings, platform: Platform, context: RunContext, 
 def merge_notes(noted: Iterable[tuple[str | None, Sequence[str]]]) -> Iterator[str]:
     """Remove duplicate notes.
 
-    Notes that differ only in the age of their scenario are merged into one note, in which `AGE`
-    replaces the age.
+    Notes that differ only in the age of their scenario are merged into one note with `AGE` in place
+    of the age.
 
     Args:
         noted: The age and the notes of each scenario. The age is None if scenarios have no age.

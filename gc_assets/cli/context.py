@@ -158,7 +158,7 @@ def _quiet_children() -> Generator[None]:
 
 
 def _find_reason(output: str, error: Exception) -> str:
-    """Find the line in Spark's output that names the cause, falling back to the error itself."""
+    """Find the line in Spark's output that states the cause, falling back to the error itself."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     causes = [line for line in lines if _CAUSE.search(line) and not _WARNING.search(line)]
     message = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
@@ -166,7 +166,7 @@ def _find_reason(output: str, error: Exception) -> str:
 
 
 def with_mode(platform: Platform, mode: Mode | None) -> Platform:
-    """Return a copy of the platform in which `mode`, unless it is None, applies to all storages."""
+    """Return a copy of the platform that applies `mode`, unless it is None, to all storages."""
     if mode is None:
         return platform
     storages = tuple(storage.model_copy(update={"mode": mode}) for storage in platform.config.storages)
@@ -174,7 +174,7 @@ def with_mode(platform: Platform, mode: Mode | None) -> Platform:
 
 
 def with_listing(platform: Platform, listing: bool | None) -> Platform:
-    """Return a copy of the platform in which the option `--listing` applies to all storages."""
+    """Return a copy of the platform that applies the option `--listing` to all storages."""
     storages = tuple(storage.with_listing(listing) for storage in platform.config.storages)
     return replace(platform, config=platform.config.model_copy(update={"storages": storages}))
 

@@ -1,4 +1,4 @@
-"""Report what commands did to the Dagster instance, if `DAGSTER_HOME` is set.
+"""Report the actions of commands to the Dagster instance, if `DAGSTER_HOME` is set.
 
 Without `DAGSTER_HOME`, Dagster is not even imported. If reporting fails, the command only prints a
 message, because its work is already done and recorded.

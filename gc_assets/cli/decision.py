@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 # Tables beyond the largest ones are summed in one row.
 MAX_TABLES: Final = 15
-# Columns that describe what an apply would do. Irreversible effects come first.
+# Columns with the effects of an apply. Irreversible effects come first.
 EFFECT_COLUMNS: Final = ("cannot be undone", "can be undone")
 
 
@@ -43,8 +43,8 @@ def approve_command(settings: Settings, plan_id: str, by: str, overrides: tuple[
     """Show a plan, ask on a terminal, and approve exactly this plan, whose id is the digest of its
     content. Changes no lake.
 
-    Decisions of other names remain. If the storage needs two approvals, two names must approve. At
-    least the first 8 characters of the plan id are required.
+    Decisions of other people remain. If the storage needs two approvals, two people must approve.
+    At least the first 8 characters of the plan id are required.
 
     \b
     Examples:
@@ -76,7 +76,7 @@ def approve_command(settings: Settings, plan_id: str, by: str, overrides: tuple[
     elif plan.verdict.missing is None:
         print_command(f"Apply before {plan.header.apply_before:%Y-%m-%d %H:%M}Z", apply_command(plan.header, platform.config))
     elif plan.verdict.rejections:
-        print_message(f"The plan remains {plan.verdict.missing}. It can be applied after the same name approves it.")
+        print_message(f"The plan remains {plan.verdict.missing}. It can be applied after the same person approves it.")
     else:
         print_message(f"The plan is {plan.verdict.missing}.")
         next_command = command("approve", event.plan_id[:12], by="ANOTHER_NAME")
@@ -90,8 +90,7 @@ def approve_command(settings: Settings, plan_id: str, by: str, overrides: tuple[
 @format_option()
 @common_options
 def reject_command(settings: Settings, plan_id: str, by: str, comment: str, format_: str) -> None:
-    """Reject a plan. It cannot be applied until the same name approves it, even if other names
-    approve it.
+    """Reject a plan. It cannot be applied until the same person approves it, even if others do.
 
     \b
     Examples:
@@ -118,7 +117,7 @@ def _print_approved(platform: Platform, header: PlanHeader, by: str) -> None:
 
 
 def print_next_step(config: Config, header: PlanHeader) -> None:
-    """Suggest what to do with a plan next, depending on who has approved or rejected it."""
+    """Suggest the next step for a plan, depending on who has approved or rejected it."""
     from gc_assets.core.approvals import Verdict
     from gc_assets.stages.read.plan_text import nothing_to_apply
     from gc_assets.stages.read.reversibility import apply_command
@@ -146,7 +145,7 @@ def print_next_step(config: Config, header: PlanHeader) -> None:
 
 
 def show_plan(platform: Platform, plan: StoredPlan) -> None:
-    """Print what an apply would do, by table and in total, so that the user can decide."""
+    """Print the effects of an apply, by table and in total, so that the user can decide."""
     from gc_assets.core.gate_messages import without_override
     from gc_assets.stages.read.plan_tables import amounts_by_table, list_largest
     from gc_assets.stages.read.plan_text import summarize_plans

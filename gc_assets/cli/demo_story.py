@@ -48,7 +48,7 @@ REASON_MEANING = {
     "expired": "only expired snapshots need it",
 }
 MOST_REASONS = 4
-WAITS = "planned after the history edits that release them"
+WAITS = "planned after the history edits that make them garbage"
 
 
 def run_demo(
@@ -148,7 +148,7 @@ def _storage_section(context: RunContext, header: PlanHeader) -> Iterator[str]:
     for lake, edits in header.expiry_actions.items():
         yield f"  expire: {count_of(edits, 'edit')} of the history of lake {lake}, executed first"
     amount = f"{freed.files:,} of the files ({format_bytes(freed.bytes)})"
-    yield f"  {amount} are moved only after a second mark finds that the edited history does not need them"
+    yield f"  {amount} are moved only after a second check that the edited history does not need them"
     passed = sum(gate.passed for gate in header.gates)
     yield f"  {passed} of {len(header.gates)} safety gates passed"
     yield from (f"  refused by {gate.name}: {gate.message}" for gate in header.failed_gates)

@@ -35,7 +35,7 @@ _TASK_SECONDS: Final = 60.0
 
 
 @click.command("doctor", short_help="Check lakes, storages and state.")
-@click.option("--repair", is_flag=True, help="First set damaged runs aside, rebuild indexes, and drop damaged lists of compacted segments.")
+@click.option("--repair", is_flag=True, help="First exclude damaged runs, rebuild indexes, and drop damaged lists of compacted segments.")
 @click.option("--all", "show_all", is_flag=True, help="Also print passed checks, as JSON always does.")
 @format_option()
 @wide_option
@@ -66,7 +66,7 @@ def doctor_command(settings: Settings, repair: bool, show_all: bool, format_: st
         for path in platform.run_context(platform.clock.today()).state.repair():
             print_message(f"repaired: {platform.config.state}/{path}")
             if path.endswith(SET_ASIDE):
-                print_message("  This run is set aside. The next run computes its table again, and does not compare with it.")
+                print_message("  This run is ignored from now on. The next run computes its table again, and does not compare with it.")
     with show_progress(CommandProgress(), verbose=settings.verbose) as progress, measure_work("doctor"):
         found = _run_checks(platform, progress, verbose=settings.verbose)
     rows = [{**asdict(finding), "subject": platform.config.label_of(finding.subject)} for finding in found]

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 @common_options
 def explain_command(settings: Settings, key: str, run_date: date | None, storage: str | None, format_: str) -> None:
     """Explain why the file KEY is kept, planned or deleted, from the tables of a run date. KEY is a
-    canonical key or an address in any spelling. The beginning or end of a key is enough if only one
-    file has it, and so is a key that a table shows shortened.
+    canonical key or an address in any spelling. The beginning or end of a key is enough if it is
+    unique, and so is a shortened key from a table.
 
     For a live file, the chain from a ref through a commit and its metadata to the file is printed.
     For any other file, the reason is printed.
@@ -75,7 +75,7 @@ def explanation_lines(item: Explanation) -> list[str]:
 
 
 def _list_records(item: Explanation) -> Iterator[tuple[datetime, str]]:
-    """Yield what happened to the file so far: decisions on its plans, and executed actions."""
+    """Yield the decisions on the plans of a file, and the actions executed on it."""
     from gc_assets.core.approvals import ApprovalEvent
 
     for word in item.approval_events:

@@ -58,7 +58,7 @@ def history_command(settings: Settings, run_date: date | None, lake: str | None,
                 drawn = {"now": tuple(text_graph(history, after=False)), "after_expiry": tuple(text_graph(history, after=True))}
                 found.append((name, history.name, drawn))
     if table is not None and table not in tables:
-        raise UsageError(f"--table {table}: no such table; the tables are {join_names(sorted(tables))}{did_you_mean(table, tables)}")
+        raise UsageError(f"--table {table}: unknown table; available: {join_names(sorted(tables))}{did_you_mean(table, tables)}")
     if format_ == "json":
         write_json(_json_row(*item) for item in found)
         return

@@ -22,14 +22,14 @@ from gc_assets.core.commands import command
 from gc_assets.core.errors import UsageError
 
 _NO_PLACE = (
-    "name at least one place with lakes: a folder, a SQLite catalog, a bucket location, or the address of a server. Examples:\n"
+    "pass at least one place with lakes: a folder, a SQLite catalog, a bucket location, or the address of a server. Examples:\n"
     "  gc-assets init /data/warehouse\n"
     "  gc-assets init s3://lake/weather/\n"
     "  gc-assets init http://localhost:19120/api/v2\n"
     "  gc-assets init catalog:NAME\n"
     "gc-assets init --help describes each of them."
 )
-_FILE_EXISTS = "{path} already exists and is not replaced. Name another file with -o."
+_FILE_EXISTS = "{path} already exists and is not replaced. Write another file with -o."
 
 
 @click.command("init", short_help="Find lakes and write lakes.yaml.")
@@ -109,7 +109,7 @@ def init_command(settings: Settings, places: tuple[str, ...], output: Path | Non
 @click.command("schema", short_help="Print the JSON Schema of lakes.yaml.")
 @common_options
 def schema_command(_: Settings) -> None:
-    """Print the JSON Schema of lakes.yaml (draft 7), with which editors complete and check keys.
+    """Print the JSON Schema of lakes.yaml (draft 7), so that editors can complete and check keys.
 
     The first line of lakes.yaml refers to it:
     `# yaml-language-server: $schema=lakes.schema.json`.

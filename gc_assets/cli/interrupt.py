@@ -19,7 +19,7 @@ import click
 
 _SIGNALS: Final[dict[int, object]] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
 _Handler = Callable[[int, FrameType | None], object] | signal.Handlers
-# The signals for which `install_handler` has set a handler.
+# The signals that `install_handler` handles.
 _installed: list[int] = []
 # A socket pair. Python writes the number of every signal to it, even if a library has replaced our
 # handler.

@@ -27,7 +27,7 @@ from gc_assets.core.errors import GcError
 # not have to import every command.
 COMMANDS: Final = {
     "init": ("init", "Find lakes in catalogs and repositories, and write lakes.yaml."),
-    "scan": ("scan", "Estimate what lives in a place and what looks unneeded. Needs no configuration."),
+    "scan": ("scan", "Estimate the live and unused files in a place. Needs no configuration."),
     "demo": ("demo", "Create sample lakes and run on them."),
     "run": ("run", "Find live files and garbage of a run date, and create the plans. Deletes nothing."),
     "show": ("show", "Print a table of a run date."),
@@ -42,12 +42,12 @@ COMMANDS: Final = {
     "apply": ("plans", "Execute an approved plan."),
     "restore": ("plans", "Restore quarantined files."),
     "rename": ("records", "Record that a storage or lake continues the records of another name."),
-    "adopt": ("records", "Record quarantined files that the state does not know."),
+    "adopt": ("records", "Record quarantined files that are missing from the state."),
     "forget": ("records", "Record that a lake is removed on purpose, so that plans are not refused."),
-    "accept": ("records", "Accept that a table in no catalog is dead, so that its metadata does not block plans."),
-    "accept-prefix": ("records", "Accept that foreign files under a prefix are garbage."),
+    "accept": ("records", "Accept that a table that no catalog lists is dead, so that its metadata does not block plans."),
+    "accept-prefix": ("records", "Accept that files under a prefix, possibly of other applications, are garbage."),
     "set-aside": ("records", "Record that purges do not wait for an unreadable table."),
-    "retry": ("records", "Plan actions again that an apply was denied."),
+    "retry": ("records", "Plan actions again that a store or catalog denied."),
     "doctor": ("doctor", "Check that every lake is readable and every storage safe to sweep."),
     "export": ("export", "Write the figures of runs for other programs, such as the cost of each table."),
     "metrics": ("metrics", "Write the last run of each storage and lake as Prometheus metrics."),
@@ -56,7 +56,7 @@ COMMANDS: Final = {
 }
 
 
-# Printed after an interrupt, so that the user knows what the command has changed so far.
+# Printed after an interrupt, to explain what the command has changed so far.
 _UNCHANGED: Final = "Nothing was changed in the lakes, the storages and the state."
 _RECORDED: Final = "All steps so far are complete and recorded. Run the same command again to continue."
 _REPEAT: Final = "Run the same command again. It may already be recorded, but never partially."

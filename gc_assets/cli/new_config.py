@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 _HEADER = """\
 {first_line}
 # Written by `gc-assets init`. docs/configuration.md explains every key. Unknown keys are refused.
-# List EVERY catalog and repository that may refer to files of these storages. Files that only a
-# missing one needs look like garbage.
+# List EVERY catalog and repository that may refer to files of these storages. If one is missing,
+# the files that only it needs look like garbage.
 
 """
 
@@ -105,7 +105,7 @@ def _to_address(place: str) -> str:
 
     is_container = scheme_of(place) == AZURE and parse_address(place) is not None
     if "@" in place.partition("://")[2].partition("/")[0] and not is_container:
-        raise UsageError("credentials in an address are refused. Set the variables of gc-assets init --help.")
+        raise UsageError("credentials in an address are refused. Set the variables that gc-assets init --help lists.")
     is_path = scheme_of(place) == FILE and not place.startswith("file:")
     return str(Path(place).resolve()) if is_path else place
 
@@ -135,7 +135,7 @@ def _discover_next_to(address: str, objects: Objects) -> list[DiscoveredLake]:
 def _describe_no_lake(given: str, address: str, objects: Objects) -> str:
     """Compose the error message for a place without a lake.
 
-    If the place has metadata files but no catalog, the message names an example.
+    If the place has metadata files but no catalog, the message contains an example.
     """
     from gc_assets.lakes.discovery import DiscoveryTarget, find_metadata
     from gc_assets.lakes.kinds import KINDS
@@ -150,13 +150,13 @@ def _describe_no_lake(given: str, address: str, objects: Objects) -> str:
                     f"{given}: found {count_of(len(found), 'file')} with {pattern.noun} of {kind.title}, but no catalog.\n"
                     f"  Example: {found[0]}\n"
                     f"  Looked for: {looked_for}.\n"
-                    f"  Name the catalog instead, because only the catalog knows which metadata is current: {kind.catalogs}."
+                    f"  Pass the catalog instead, because only the catalog knows which metadata is current: {kind.catalogs}."
                 )
     return f"{given}: no lake found. Looked for: {looked_for}. See gc-assets init --help for the supported places."
 
 
 def require_storages(found: Sequence[DiscoveredLake], folders: Sequence[str]) -> list[Location]:
-    """Choose the storages in which the lakes keep their files.
+    """Choose the storages that contain the files of the lakes.
 
     Raises:
         UsageError: If none of the lakes reports the location of its files.
@@ -180,7 +180,7 @@ def require_separate_state(state: str, storages: Sequence[Location]) -> None:
 
     for storage in storages:
         if storage.contains(Location.parse(state)):
-            raise UsageError(f"the state {state} would be in the storage {storage}. Name a location outside of it with --state.")
+            raise UsageError(f"the state {state} would be in the storage {storage}. Set a location outside of it with --state.")
 
 
 def build_document(state: str, storages: Sequence[Location], found: Sequence[DiscoveredLake]) -> dict[str, Any]:

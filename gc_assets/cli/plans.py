@@ -121,8 +121,8 @@ def apply_command(settings: Settings, plan_id: str, phases: tuple[str, ...], mod
     """Execute the rows of an approved plan in these phases: restore, expire (history edits),
     quarantine, purge, abort (unfinished multipart uploads).
 
-    The lakes are marked again before the first change, and after history edits. Files that a
-    lake needs are kept. If the command is interrupted, run it again to continue from its log.
+    The live files are computed again before the first change, and after history edits. Files that
+    a lake needs are kept. If the command is interrupted, run it again to continue from its log.
     The exit code is 1 if anything in the plan was not changed.
 
     \b
@@ -158,7 +158,7 @@ def apply_command(settings: Settings, plan_id: str, phases: tuple[str, ...], mod
     refuse_apply(run_context, plan, selected)  # before Spark starts; apply_plan checks again
     refuse_holder(run_context, plan.header.storage)
     label = platform.config.label_of(plan.header.storage)
-    print_message(f"applying plan {plan.header.plan_id[:12]} of storage {label}: verification mark, then {', '.join(selected)}")
+    print_message(f"applying plan {plan.header.plan_id[:12]} of storage {label}: check for live files, then {', '.join(selected)}")
     for other in describe_other_plans(platform.config, plan.header, platform.clock.now()):
         print_message(other, "warn")
     again = command("apply", plan.header.plan_id[:12], mode=mode or False) + "".join(f" --phase {phase}" for phase in phases)
@@ -219,7 +219,7 @@ def _explain_interruption(context: RunContext, plan: StoredPlan, phases: Sequenc
         context: The run context.
         plan: The plan that is applied.
         phases: The phases that the user selected.
-        again: The command with which the user can continue.
+        again: The command to continue.
     """
     try:
         with restore_interrupts():

@@ -12,7 +12,7 @@ _INDENT: Final = "  "
 
 
 def write_problems(rows: Iterable[Mapping[str, Any]], *, wide: bool = False) -> None:
-    """Print each problem with the affected lakes and storages, and with what to do about it.
+    """Print each problem with the affected lakes and storages and the advice for the user.
 
     Args:
         rows: Findings of `doctor` as JSON objects.

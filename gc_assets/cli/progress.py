@@ -37,7 +37,7 @@ class CommandProgress:
         self._assets: int | None = None
         self._finished = 0
         self.printed_at = time.monotonic()
-        # The stream to which lines are printed, or None for the current standard error.
+        # The output stream for lines, or None for the current standard error.
         self._lines: TextIO | None = None
         self._is_announced = False
 

@@ -25,7 +25,7 @@ class _OptionalBarColumn(BarColumn):
 
 
 class ProgressDisplay(Progress):
-    """A live display with a title, what is being done, and how far it is.
+    """A live display with a title, the current activity and its progress.
 
     Args:
         current: Called on every refresh. Returns the title, and the progress of the current work

@@ -12,7 +12,7 @@ from gc_assets.cli.output import print_command, print_data, print_message, with_
 from gc_assets.core.commands import command
 
 
-@click.command("accept", short_help="Accept that a table in no catalog is dead.")
+@click.command("accept", short_help="Accept that a table that no catalog lists is dead.")
 @click.argument("table")
 @click.argument("location", required=False)
 @by_option
@@ -26,12 +26,12 @@ def accept_command(settings: Settings, table: str, location: str | None, by: str
     \b
     TABLE      the uuid of the table, or its name if `gc-assets show
                dropped_tables` lists it
-    LOCATION   its directory, as an address or a path. A dropped table in that
-               list needs none.
+    LOCATION   its directory, as an address or a path. Not needed for a dropped
+               table in that list.
 
-    Use it for a dropped table that waits, or for one whose old metadata refuses every plan (gate
-    foreign_metadata). Its files under LOCATION then become garbage of the table or lake that claims
-    the location, after the grace period.
+    Use it for a dropped table that waits, or for one whose old metadata makes the gate
+    foreign_metadata refuse every plan. Its files under LOCATION then become garbage of the table or
+    lake that claims the location, after the grace period.
 
     Warning: accepting a table that is still used through an unconfigured catalog deletes its files.
     Add that catalog to lakes.yaml instead. The acceptance ends if the table is written to later.
@@ -61,7 +61,7 @@ def accept_command(settings: Settings, table: str, location: str | None, by: str
     print_command("Next (existing plans do not change)", "gc-assets run")
 
 
-@click.command("accept-prefix", short_help="Accept that foreign files under a prefix are garbage.")
+@click.command("accept-prefix", short_help="Accept that files under a prefix are garbage.")
 @click.argument("location")
 @by_option
 @comment_option
@@ -71,11 +71,11 @@ def accept_command(settings: Settings, table: str, location: str | None, by: str
 def accept_prefix_command(settings: Settings, location: str, by: str, comment: str, withdraw: bool, format_: str) -> None:
     """Accept that the foreign files under LOCATION (file:///data/warehouse/db/old/) are garbage.
 
-    Foreign files are in a claim, but no commit ever named them, and they may belong to others. They
-    are listed and never planned. After this record, later runs plan those that exist now and that no
-    lake needs. Deletes nothing.
+    Foreign files are under a prefix that a lake claims, but no commit ever referenced them, so they
+    may belong to others. They are listed, but not planned. After this record, later runs plan those
+    that exist now and that no lake needs. Deletes nothing.
 
-    Warning: check who uses the files. No lake knows them, so no gate protects them after this.
+    Warning: check who uses the files. No lake references them, so no gate protects them after this.
 
     \b
     Example:
@@ -104,7 +104,7 @@ def set_aside_command(settings: Settings, table: str, by: str, comment: str, wit
 
     Files under its claims and locations are kept, but purges of other files continue. The record
     ends with the first run that reads the table, or finds another table of this name. If several
-    lakes have such a table, name it LAKE/TABLE.
+    lakes have such a table, write LAKE/TABLE.
 
     Warning: if the table uses quarantined files of other tables, a purge deletes them. Its metadata
     cannot be read, so this is not detected.
@@ -121,14 +121,14 @@ def set_aside_command(settings: Settings, table: str, by: str, comment: str, wit
     print_message("Next: gc-assets run   (earlier plans do not change)")
 
 
-@click.command("retry", short_help="Plan actions again that an apply was denied.")
+@click.command("retry", short_help="Plan actions again that a store or catalog denied.")
 @click.argument("name")
 @by_option
 @comment_option
 @format_option()
 @common_options
 def retry_command(settings: Settings, name: str, by: str, comment: str, format_: str) -> None:
-    """Record that the next plan contains again what was denied in the storage or lake NAME.
+    """Include actions that were denied in the storage or lake NAME in the next plan again.
 
     A store may deny a file, and a catalog may deny history edits. Plans leave both out for seven
     days, because the next attempt would be denied too. Use this after you granted the right or
@@ -156,9 +156,9 @@ def retry_command(settings: Settings, name: str, by: str, comment: str, format_:
 def forget_command(settings: Settings, lake: str, by: str, format_: str) -> None:
     """Record that a lake was emptied, removed from lakes.yaml or deleted on its server on purpose.
 
-    Otherwise the gate lakes_present refuses every plan of the storages in which the lake had live
-    files, because the lake no longer protects files that it shared. A lakeFS repository that was
-    deleted on its server stays unreadable without a record. Deletes nothing.
+    Without this record, the gate lakes_present refuses every plan of the storages in which the lake
+    had live files, because the lake no longer protects files that it shared. A lakeFS repository
+    that was deleted on its server also stays unreadable without it. Deletes nothing.
 
     \b
     Example:
@@ -202,17 +202,17 @@ def rename_command(settings: Settings, old: str, new: str, by: str, comment: str
     print_message("Next: gc-assets plans")
 
 
-@click.command("adopt", short_help="Record quarantined files that the state does not know.")
+@click.command("adopt", short_help="Record quarantined files that are missing from the state.")
 @click.argument("storage")
 @by_option
 @comment_option
 @format_option()
 @common_options
 def adopt_command(settings: Settings, storage: str, by: str, comment: str, format_: str) -> None:
-    """Record the files in the trash of STORAGE that are in no log of the state, for example after
-    the state was restored from an older backup. Partly applied plans that the backup lacks end.
-    Files that differ from the log, because the storage was copied to another disk, are recorded
-    again. `gc-assets doctor` counts them.
+    """Record the files in the trash of STORAGE that no log in the state contains, for example after
+    the state was restored from an older backup. Partly applied plans that the backup lacks are
+    ended. Files that differ from the log, because the storage was copied to another disk, are
+    recorded again. `gc-assets doctor` counts them.
 
     The files can then be restored. Later plans may purge them, at the earliest quarantine_days from
     now. Moves no file.
@@ -235,13 +235,13 @@ def adopt_command(settings: Settings, storage: str, by: str, comment: str, forma
         write_json([{"storage": storage, **found}])
     elif amount.files:
         click.echo(
-            f"storage {storage}: {count_of(amount.files, 'file')} ({format_bytes(amount.bytes)}) are in the ledger "
-            f"now (recorded by {by.strip()})"
+            f"storage {storage}: {count_of(amount.files, 'file')} ({format_bytes(amount.bytes)}) are now "
+            f"recorded as quarantined (by {by.strip()})"
         )
     if result.skipped:
         first = result.skipped[0]
         print_message(
-            f"Skipped {count_of(len(result.skipped), 'object')} in the trash that another program put there, "
+            f"Skipped {count_of(len(result.skipped), 'object')} in the trash that another program wrote, "
             f"such as {first.plan_id}/{first.key}"
         )
     for plan_id in result.ended:

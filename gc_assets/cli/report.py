@@ -76,4 +76,4 @@ def _require_run(context: RunContext) -> None:
     if not dates:
         raise StateError("there is no run yet. Start one with `gc-assets run`.")
     last = command("report", run_date=str(max(dates)))
-    raise StateError(f"there is no run of {context.run_date}. The last one is shown by `{last}`.")
+    raise StateError(f"run {context.run_date} does not exist. To see the newest run, use `{last}`.")

@@ -237,7 +237,7 @@ def _print_plan(config: Config, header: PlanHeader, format_: str) -> None:
         for line in with_commands(f"Refused by gate {gate.name}: {message_of(gate, header.failed_gates)}"):
             print_message(line, "refused")
     if header.historical:
-        print_message(f"{header.storage}: {header.run_date} was not frozen on its own date, so this plan cannot be applied.")
+        print_message(f"{header.storage}: this run of {header.run_date} began on a later date, so its plan cannot be applied.")
         return
     for line in describe_reversibility(header, config).lines if header.has_work else ():
         print_message(line)

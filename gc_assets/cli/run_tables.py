@@ -27,7 +27,7 @@ def print_run(context: RunContext, storages: Sequence[str]) -> None:
 
     Args:
         context: The run context.
-        storages: The storages for which the run created a plan.
+        storages: The storages with a plan of this run.
     """
     from gc_assets.stages.read.plan_tables import purges_by_table
     from gc_assets.stages.read.run_tables import UNOWNED_NOTES, protected_files, summarize_tables, unowned_files
@@ -68,13 +68,13 @@ def print_claims_outside(context: RunContext, lake: str) -> None:
         more = f" and {len(found) - _MAX_EXAMPLES:,} more" if len(found) > _MAX_EXAMPLES else ""
         where = f"{count_of(len(found), 'claimed prefix', 'are')} in no storage: {', '.join(found[:_MAX_EXAMPLES])}{more}"
         print_message(
-            f"Lake {context.config.label_of(lake)}: {where}. No file there is counted or collected."
+            f"Lake {context.config.label_of(lake)}: {where}. Files there are neither counted nor collected."
             " Add a storage for it, or correct `location`."
         )
 
 
 def _print_dropped(context: RunContext, storage: str, lakes: Collection[str]) -> None:
-    """Print the dropped tables with files in a storage, and what is needed before their removal."""
+    """Print the dropped tables with files in a storage, and the conditions for their removal."""
     from gc_assets.stages.read.dropped_tables import accept_command, describe_dropped
     from gc_assets.stages.records.accepted_runs import newest_accepted_run
     from gc_assets.state.schemas import DELETION_PLAN, ORPHAN_FILES

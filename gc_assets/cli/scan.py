@@ -1,4 +1,4 @@
-"""`gc-assets scan`: estimate the live and unneeded files at a location, without configuration."""
+"""`gc-assets scan`: estimate the live and unused files at a location, without configuration."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _MAX_TABLES: Final = 20
 _TABLE_COLUMNS: Final = ("lake", "table", "needed", "expired history", "garbage", "snapshots kept", "expiring")
 
 
-@click.command("scan", short_help="Estimate what lives in a place and what looks unneeded.")
+@click.command("scan", short_help="Estimate the live and unused files in a place.")
 @click.argument("places", nargs=-1, required=True, metavar="PLACE...")
 @click.option("-o", "--output", type=click.Path(dir_okay=False), metavar="F", help="Also write the scan as one HTML page.")
 @common_options
 def scan_command(settings: Settings, places: tuple[str, ...], output: str | None) -> None:
-    """Find the lakes of each PLACE, and estimate what they need and what looks unneeded. Needs no
-    configuration, changes nothing and keeps nothing.
+    """Find the lakes of each PLACE, and estimate which files they need and which look unused. Needs
+    no configuration, changes nothing and keeps nothing.
 
     \b
     A PLACE is the same as for `gc-assets init`:
@@ -115,7 +115,7 @@ def _terms(context: RunContext, places: Sequence[str], headers: Sequence[PlanHea
 
     config = context.config
     assumptions = [
-        "Only the lakes found here use these files. If another catalog uses some, they look unneeded although they are not.",
+        "Only the lakes found here use these files. If another catalog uses some of them, they look unused although they are needed.",
         *(f"Lake {lake.name} ({lake.kind}) keeps {KINDS[lake.kind].describe_retention(lake, {})}." for lake in config.lakes),
         f"Files younger than the grace period of {format_duration(context.longest_grace())} are needed.",
     ]

@@ -42,7 +42,7 @@ class ReadableUsageError(click.UsageError):
 
 
 def describe_usage_error(error: click.UsageError) -> str:
-    """Describe what is wrong with the command line and suggest what to write instead."""
+    """Describe an error in the command line and suggest a correction."""
     if isinstance(error, click.NoSuchOption):
         options = [name for param in (error.ctx.command.params if error.ctx is not None else ()) for name in param.opts]
         return f"there is no option {error.option_name}{did_you_mean(error.option_name, options) or '.'}"

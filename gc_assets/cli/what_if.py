@@ -34,8 +34,8 @@ def what_if_command(
     """Show for each table which live files would become garbage, and which garbage would become
     live, under another policy. Only the tables of a completed run are read. Nothing is changed.
 
-    Retention in Iceberg has two limits, an age and a number of snapshots, and a snapshot stays
-    within either. --retention replaces one of them. A note states both.
+    Retention in Iceberg has two limits, an age and a number of snapshots. A snapshot within either
+    limit is kept. --retention replaces one of them. A note shows both.
 
     Without --retention and --drop-ref, the current configuration is evaluated. Rules for refs and
     settings of a ref still override --retention. A grace period after the deletion of a ref counts
@@ -112,7 +112,7 @@ def write_amounts(rows: Sequence[Mapping[str, Any]], format_: str) -> None:
 
 
 def describe_effect(effect: Effect, run_context: RunContext) -> str:
-    """Summarize in one sentence what the other policy would change."""
+    """Summarize the changes under the other policy in one sentence."""
     from gc_assets.core.units import format_bytes
 
     freed, kept, commits = effect.freed, effect.kept, effect.expired

@@ -337,7 +337,7 @@ def test_error_for_table_metadata_without_catalog_lists_searched_files(data: Pat
     assert re.search(r"copy: found \d+ files with table metadata of Iceberg, but no catalog\.", result.stderr)
     assert re.search(r"Example: \S+/copy/shop/orders/metadata/\S+\.metadata\.json", result.stderr)
     assert "Looked for: SQLite files (.db, .sqlite or .sqlite3) that are Iceberg catalogs; Icechunk repositories." in result.stderr
-    assert "Name the catalog instead" in result.stderr
+    assert "Pass the catalog instead" in result.stderr
     assert not (tmp_path / "lakes.yaml").exists()
 
 

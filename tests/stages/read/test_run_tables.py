@@ -120,7 +120,7 @@ def test_tables_in_no_storage_are_a_note(tmp_path: Path, capsys: pytest.CaptureF
     print_claims_outside(context, "weather")
     assert capsys.readouterr().err == (
         "Lake weather: 1 claimed prefix is in no storage: file:///lake/shop/customers/. "
-        "No file there is counted or collected. Add a storage for it, or correct `location`.\n"
+        "Files there are neither counted nor collected. Add a storage for it, or correct `location`.\n"
     )
 
 
