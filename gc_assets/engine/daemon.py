@@ -1,8 +1,8 @@
-"""A replacement for pyspark's daemon, from which Spark forks its Python workers.
+"""A replacement for pyspark's daemon, which Spark uses to fork its Python workers.
 
-It imports modules in advance. Otherwise each worker would spend a second on imports, which is as
-long as a small stage takes. Only modules that can be forked safely are preloaded. DataFusion, for
-example, starts threads, so workers import it when they need it.
+It imports modules in advance, so that workers do not spend a second on imports, which is as long as
+a small stage takes. Only modules that can be forked safely are preloaded. DataFusion, for example,
+starts threads, so workers import it when they need it.
 
 The daemon also ends itself if it has had no workers for a while. Spark starts one daemon for each
 session of a Connect server, and does not stop it before the server ends (SPARK-54055). If a session

@@ -23,7 +23,7 @@ from gc_assets.state.receipts import PartFile
 
 @dataclass(frozen=True)
 class ParquetScan:
-    """The parts of a table that are to be read.
+    """The parts of a table to read.
 
     Attributes:
         files: The files of the state.
@@ -55,13 +55,13 @@ class ParquetScan:
         return collect(self.map_arrow(spark, task, ddl))
 
     def map_arrow(self, spark: SparkSession, task: Task, ddl: str | StructType, most: int | None = None) -> DataFrame:
-        """Run a task in executors and return what it yields as a data frame.
+        """Run a task in executors and return the rows that it yields as a data frame.
 
         Args:
             spark: The session.
             task: Called once for each group of parts, with their rows.
             ddl: The columns that the task yields.
-            most: How often the task is called at most.
+            most: Maximum number of calls of the task.
         """
         together = max_parallel_tasks(spark, max(1, len(self.paths)))
         groups = group_by_size(self.paths, self.sizes, together if most is None else min(most, together))

@@ -211,7 +211,7 @@ def start_run(run_context: RunContext, group: str, table: Table, run_date: date 
 
 
 def log_activity(text: str) -> None:
-    """Set what the current stage is doing, and log it."""
+    """Set the current activity of the stage, and log it."""
     set_activity(text)
     current = _CURRENT.get()
     if current is not None:
@@ -219,7 +219,7 @@ def log_activity(text: str) -> None:
 
 
 def set_activity(text: str) -> None:
-    """Set what the current stage is doing, without logging it."""
+    """Set the current activity of the stage, without logging it."""
     current = _CURRENT.get()
     if current is not None:
         current.activity = text
@@ -262,13 +262,13 @@ def current_work() -> StageProgress | None:
 
 
 def requests_sent() -> Requests:
-    """Return which requests the current stage and its inner stages have sent to object stores."""
+    """Return the object store requests that the current stage and its inner stages have sent."""
     current = _CURRENT.get()
     return current.tally.sent if current is not None else Requests()
 
 
 def jobs_started() -> int | None:
-    """Return how many Spark jobs have started since the beginning of the current stage, if known.
+    """Return the number of Spark jobs started since the current stage began, if known.
 
     Jobs of inner stages are included, and also jobs of other stages that run in the same process at
     the same time.
@@ -278,7 +278,7 @@ def jobs_started() -> int | None:
 
 
 def count_jobs(spark: SparkSession | None) -> int | None:
-    """Return how many jobs the Spark application has started.
+    """Return the number of jobs that the Spark application has started.
 
     The result is None with Spark Connect, and on platforms that restrict access to the JVM.
     """

@@ -40,7 +40,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 def with_recorded_names(config: Config) -> Config:
-    """Return a copy of the configuration in which storages and lakes have their recorded names.
+    """Return a copy of the configuration with the recorded names of storages and lakes.
 
     This only reads the state. The first run with a new configuration records its locations
     (`record_names`).
@@ -139,7 +139,7 @@ def describe_other_storage(config: Config, state: State, storage_name: str, *, h
 
 
 def advise_other_storage(config: Config, storage_name: str) -> str:
-    """Suggest what to do about a storage that `describe_other_storage` describes."""
+    """Suggest the next step for a storage that `describe_other_storage` describes."""
     accept = command("rename", storage_name, config.label_of(storage_name), by="WHO")
     return f"Mount it, or correct its location in lakes.yaml. If it was emptied or replaced on purpose, run `{accept}`."
 
@@ -154,7 +154,7 @@ def record_storage_id(config: Config, state: State, storage_name: str, clock: Cl
     try:
         _record_storage_id(config, state, storage, clock)
     except (GcError, OSError) as error:
-        _log.warning("storage %s got no id, so it is known by its location only: %s", storage.label, error)
+        _log.warning("storage %s got no id, so it is identified only by its location: %s", storage.label, error)
 
 
 def _record_storage_id(config: Config, state: State, storage: StorageConfig, clock: Clock) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gc_assets.core.key_resolver import KeyResolver
 
 FIRST_RUN_DATE = date(1998, 1, 1)
-# A verification mark uses these tables of the run instead of publishing its own.
+# If an apply computes the live files again, it uses these tables of the run instead of its own.
 SHARED_TABLES: Final = frozenset(
     table.name for table in (POLICY_TABLE, CURRENT_RULES, table_with(TableRole.HISTORY), EXPIRY_LOG, MANIFEST_ENTRIES)
 )
@@ -41,10 +41,10 @@ class RunContext:
         state: The state.
         clock: The clock.
         run_date: The date of the run.
-        as_of: The time to which ages in the policy refer.
+        as_of: Reference time for ages in the policy.
         unsafe: The safety limits that the environment lowers. All plans and reports mention them.
-        verification_id: Set during the verification mark of an apply, to the plan id and the
-            fencing token. The tables of lakes are then published under
+        verification_id: Plan id and fencing token, while an apply computes the live files again
+            before it acts. The tables of lakes are then published under
             `_recheck/<verification_id>/`, except the cache of decoded containers and a few others.
     """
 
@@ -66,7 +66,7 @@ class RunContext:
             config: The configuration.
             clock: The clock.
             run_date: The date of the run.
-            as_of: The time to which ages refer, by default the start of the run date (UTC).
+            as_of: Reference time for ages, by default the start of the run date (UTC).
             unsafe: The safety limits that the environment lowers.
 
         Raises:
@@ -97,7 +97,7 @@ class RunContext:
         return owner if table.scope == "storage" or table.name in SHARED_TABLES else self.group(owner)
 
     def group(self, lake_name: str) -> str:
-        """Return the directory of the state in which this run publishes the tables of a lake."""
+        """Return the directory in the state for the tables of a lake in this run."""
         return lake_name if self.verification_id is None else f"{VERIFICATION_MARKS}/{self.verification_id}/{lake_name}"
 
     def resolver(self) -> KeyResolver:

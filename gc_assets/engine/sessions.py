@@ -2,7 +2,7 @@
 
 Code generation, shuffles, broadcast jobs and size statistics make Spark fast for large inputs. For
 a few rows, they take longer than the query itself. If receipts show that the inputs of a stage are
-small, its queries use a session in which they run as a single task without code generation. It also
+small, its queries use a session that runs them as a single task without code generation. It also
 exchanges tables with this process without a Python worker.
 
 Queries are the same in both sessions, and so are their results.

@@ -77,7 +77,7 @@ class Totals:
 
     @property
     def amount(self) -> Amount:
-        """The totals as an amount of files, for tables in which every row is a file."""
+        """The totals as an amount of files, for tables with one row per file."""
         return Amount(files=self.rows, bytes=self.size_bytes)
 
     def __add__(self, other: Totals) -> Totals:
@@ -185,7 +185,7 @@ def read_rows(state: State, table: Table, published: PublishedTable, columns: li
 
 
 def row_hash(schema: StructType) -> Column:
-    """Build a column with the `xxhash64` of each row, in which maps are hashed as sorted entries.
+    """Build a column with the `xxhash64` of each row. Maps are hashed as sorted entries.
 
     `core.hashing.row_hashes` computes the same hashes without Spark.
     """
@@ -242,7 +242,7 @@ def write_routed(
 
 
 def run_over_frame(frame: DataFrame, task: Task, schema: StructType | str) -> Sequence[Any]:
-    """Run a task on the rows of a data frame, and collect what it yields.
+    """Run a task on the rows of a data frame, and collect the rows that it yields.
 
     The task runs in executors. If the session is for small inputs, it runs in this process instead.
 
@@ -266,8 +266,8 @@ def run_in_process(task: Task, batches: Iterable[pa.RecordBatch]) -> list[dict[s
 def map_arrow(frame: DataFrame, task: Task, schema: pa.Schema) -> DataFrame:
     """Apply a task to the rows of a data frame.
 
-    The result is lazy. Only if the session is for small inputs, the task runs immediately, in this
-    process.
+    The result is lazy, unless the session is for small inputs. In that case, the task runs
+    immediately, in this process.
 
     Args:
         frame: The rows.
@@ -350,7 +350,7 @@ def write_parts(rows: pa.Table, run: TableRun, files: Files, prefix: str) -> lis
 
 
 def merge_written(rows: Sequence[Any]) -> WrittenParts:
-    """Merge what the tasks of a job have reported, in rows with the columns `PARTS_DDL`.
+    """Merge the reports of the tasks of a job, which are rows with the columns `PARTS_DDL`.
 
     Requests that the tasks have sent are added to the counts of this process.
     """
@@ -393,7 +393,7 @@ def report_parts(
     summary: dict[str, Any] | None = None,
     requests: Requests | None = None,
 ) -> pa.RecordBatch:
-    """Build the row with which a task reports to the driver what it has written.
+    """Build the row in which a task reports its written parts to the driver.
 
     The driver merges the summaries of all tasks. Numbers are added, and lists are joined up to a
     length of `MAX_SAMPLES`.
@@ -480,7 +480,7 @@ def publish(
     summary: Summary | Mapping[str, Any] | None = None,
     unsafe: Sequence[str] = (),
 ) -> PublishedTable:
-    """Publish what was written as the current table of the run date.
+    """Publish the written parts as the current table of the run date.
 
     Files that failed attempts of tasks have left in the directory of the run are deleted first.
 
@@ -489,7 +489,7 @@ def publish(
         run: The run.
         written: The parts.
         clock: The clock.
-        inputs: The tables from which the rows were computed.
+        inputs: The input tables of the rows.
         balances: Counts that must agree with the inputs, to prove that no row was lost.
         summary: The summary for the receipt.
         unsafe: The safety limits that the environment lowers.
@@ -530,5 +530,5 @@ def _work_statistics() -> dict[str, Any]:
 
 
 def parallelism(spark: SparkSession) -> int:
-    """Return into how many tasks Spark divides a stage (`spark.sql.shuffle.partitions`)."""
+    """Return the number of tasks in a Spark stage (`spark.sql.shuffle.partitions`)."""
     return int(cast(str, spark.conf.get("spark.sql.shuffle.partitions")))

@@ -172,7 +172,7 @@ def max_parallel_tasks(spark: SparkSession, tasks: int) -> int:
 
 @dataclass(frozen=True)
 class BudgetedTask:
-    """Runs a task in an executor, in which it may use only a part of each request budget.
+    """Runs a task in an executor with only a part of each request budget.
 
     A column `requests` is added to its output, to report the requests that it has sent.
     """

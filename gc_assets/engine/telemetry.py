@@ -1,9 +1,9 @@
 """OpenTelemetry spans and metrics for stages.
 
 Telemetry is off unless a variable `OTEL_*` is set and the extra `otel` is installed. If the
-surrounding program has already started a provider, that provider is used. Otherwise the exporters
-named by `OTEL_TRACES_EXPORTER` and `OTEL_METRICS_EXPORTER` are started, which can be `otlp` (over
-HTTP), `console` or `none`.
+surrounding program has already started a provider, that provider is used. If not, the exporters in
+`OTEL_TRACES_EXPORTER` and `OTEL_METRICS_EXPORTER` are started, which can be `otlp` (over HTTP),
+`console` or `none`.
 
 Attributes contain names and counts, but never addresses or error messages.
 """

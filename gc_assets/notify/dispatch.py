@@ -73,7 +73,7 @@ def _new_events(targets: Iterable[Target], deliveries: Deliveries, active: Seque
 
 
 def _send_all(targets: Iterable[Target], new_events: NewEvents) -> tuple[NewEvents, Mapping[str, str]]:
-    """Call all targets with new events. Returns what was delivered, and the error of each failure."""
+    """Call all targets with new events. Returns delivered events, and the error of each failure."""
     batches = [(target, new_events[target.name]) for target in targets if target.name in new_events]
     with ThreadPoolExecutor(max(1, len(batches))) as pool:
         failed = dict(found for found in pool.map(_try_send, batches) if found is not None)

@@ -78,7 +78,7 @@ class Charge:
 
 
 def usage_rows(context: RunContext) -> Iterator[Row]:
-    """Yield what the storages with a price cost on the run date."""
+    """Yield the cost of the storages with a price on the run date."""
     for charge in _usage(context):
         yield _usage_row(context.config, charge, context.run_date)
 
@@ -121,7 +121,7 @@ def _usage(context: RunContext) -> Iterator[Charge]:
 
 
 def _find_purged(context: RunContext, storage: StorageConfig) -> Iterator[Charge]:
-    """Sum the files that were purged on the run date, by the lake that their plan names."""
+    """Sum the files that were purged on the run date, by the lake in their plan."""
     config, state = context.config, State.of(context.config)
     start = datetime.combine(context.run_date, time(), UTC)
     entries = read_log_entries(state, state.history(storage.name, DELETION_LOG.name))

@@ -1,4 +1,4 @@
-"""Load what the report shows about a lake: its live bytes by table and ref, and its histories.
+"""Load the report data of a lake: its live bytes by table and ref, and its histories.
 
 Everything comes from published tables, which are read with Arrow. Only sums, the newest commits and
 a few columns of the commit graph are kept in memory.
@@ -40,7 +40,7 @@ def lake_page(context: RunContext, lake: str, kind: str) -> LakePage:
     """Load the section of the report about one lake.
 
     Raises:
-        StateError: If the run date lacks a table. The message names the first missing one.
+        StateError: If the run date lacks a table. The message shows the first missing one.
     """
     refs = context.table(LAKE_REFS, lake)
     reachable = context.table(REACHABLE_SNAPSHOTS, lake)
@@ -106,7 +106,7 @@ def _expiring_commits(context: RunContext, lake: str, reachable: PublishedTable)
 
 
 def _usage_by_refs(context: RunContext, lake: str, reachable: PublishedTable) -> Iterator[RefUsage]:
-    """Yield how many live bytes are kept by which refs of which table, largest first.
+    """Yield the live bytes that the refs of each table keep, largest first.
 
     If there are too many rows, the smallest ones are summed in the last row.
     """

@@ -63,7 +63,7 @@ def load_report(context: RunContext, storages: Iterable[str] = (), lakes: Iterab
         lakes: Limit the report to these lakes.
 
     Raises:
-        StateError: If the run date lacks a table. The message names the first missing one.
+        StateError: If the run date lacks a table. The message shows the first missing one.
     """
     wanted_storages, wanted_lakes = set(storages), set(lakes)
     lake_pages = [
@@ -95,7 +95,7 @@ def _warnings(context: RunContext, pages: list[StoragePage]) -> Iterator[str]:
     headers = [page.header for page in pages if page.header is not None]
     if any(header.historical for header in headers):
         yield (
-            f"Historical: {context.run_date} was not frozen on its own date. This is an analysis with today's policy. "
+            f"Historical: this run of {context.run_date} began on a later date. It is an analysis with today's policy. "
             "Its plan cannot be applied."
         )
     if context.clock.is_rehearsal or any(header.rehearsal for header in headers):

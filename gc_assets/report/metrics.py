@@ -44,7 +44,7 @@ RENAMED: Final = (
 FAMILIES: Final = (
     ("info", ("version",), "The release that wrote the metrics. Always 1."),
     ("run_timestamp_seconds", ("storage",), "Time at which the last run created its plan."),
-    ("run_duration_seconds", ("storage",), "Seconds from the freeze of the first ref to the plan."),
+    ("run_duration_seconds", ("storage",), "Seconds from reading the first ref to the plan."),
     ("stored_files", ("storage", "share"), "Files in the storage by share of the storage breakdown."),
     ("stored_bytes", ("storage", "share"), "Bytes in the storage by share of the storage breakdown."),
     ("live_files", ("storage",), "Live files in the storage."),
@@ -60,8 +60,8 @@ FAMILIES: Final = (
     ("plan_approve_before_timestamp_seconds", ("storage",), "Deadline for the approval of the plan."),
     ("plan_apply_before_timestamp_seconds", ("storage",), "Deadline for applying the plan."),
     ("unfinished_applies", ("storage",), "Applies that have started but not finished."),
-    ("lake_run_timestamp_seconds", ("lake",), "Time at which the lake's refs were last frozen."),
-    ("lake_refs", ("lake",), "Refs of the lake at the last freeze."),
+    ("lake_run_timestamp_seconds", ("lake",), "Time at which a run last read the lake's refs."),
+    ("lake_refs", ("lake",), "Refs of the lake in the last run."),
     ("lake_commits", ("lake", "state"), "Commits by their state under the retention policy."),
     ("lake_live_files", ("lake",), "Live files of the lake."),
     ("lake_live_bytes", ("lake",), "Bytes of the lake's live files."),
@@ -168,7 +168,7 @@ class RunMetrics(Collector):
             yield "lake_unreadable", owner, len(live.summary(LiveFilesSummary).unreadable)
 
     def _last_freeze(self, name: str) -> tuple[date, datetime] | None:
-        """Find the lake's last run, and return its run date and when its refs were frozen."""
+        """Find the lake's last run, and return its run date and when it read the refs."""
         frozen = [(run.run_date, run.summary(FreezeTime)) for run in self._state.history(name, LAKE_REFS.name)]
         runs = [(day, each.frozen_at) for day, each in frozen if each.is_own_day(day) and each.rehearsal == self._clock.is_rehearsal]
         return max(runs, default=None)

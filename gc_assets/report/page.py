@@ -1,4 +1,4 @@
-"""Render the report as a self-contained HTML page, in which every text is escaped."""
+"""Render the report as a self-contained HTML page. Every text is escaped."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ class StoragePage:
     dropped_left_out: int = 0
 
     def usd_per_month(self, size_bytes: int) -> float | None:
-        """Compute what storing these bytes costs per month, if the storage has a price."""
+        """Compute the monthly price of storing these bytes, if the storage has a price."""
         return None if self.usd_per_gb_month is None else Money(usd_per_gb_month=self.usd_per_gb_month).usd_per_month(size_bytes)
 
     @property

@@ -22,7 +22,8 @@ class VersionedContent(NamedTuple):
 
 
 ABSENT: Final = VersionedContent(None, None)
-# The directory of verification marks. If an apply fails, the next one deletes its marks.
+# The directory for tables in which an apply computes the live files again. If the apply fails, the
+# next one deletes them.
 VERIFICATION_MARKS: Final = "_recheck"
 # The directory for the compacted segments of a table.
 COMPACTED_SEGMENTS: Final = "_folds"

@@ -1,6 +1,6 @@
 """Define columns of published tables without importing Arrow.
 
-This keeps commands fast that only need the names of columns.
+This keeps commands that only need the names of columns fast.
 """
 
 from __future__ import annotations

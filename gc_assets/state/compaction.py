@@ -291,8 +291,8 @@ def add_reduced(files: Files, segments: Mapping[str, Reduction], runs: Sequence[
         listed: The segment list. It must have been read before the runs.
 
     Returns:
-        True if the segments were replaced. False if another process has changed the list, in which
-        case the copies are deleted.
+        True if the segments were replaced. If another process has changed the list, the copies are
+        deleted and the result is False.
 
     Raises:
         StateError: If the remaining and removed rows do not add up to the rows of a segment.
@@ -409,8 +409,8 @@ def take_replaced(files: Files, group: str, asset: str, before: datetime) -> lis
 def _select_segments(runs: Sequence[PastRun], compacted_segments: Sequence[CompactedSegment]) -> list[Segment] | None:
     """Select the segments for the next compaction.
 
-    The first choice are adjacent small segments of which at least `MIN_SEGMENTS` have rows. The
-    second choice are the newest segments, as far as they have at most `MAX_NEWEST_BYTES` together.
+    Adjacent small segments are preferred if at least `MIN_SEGMENTS` of them have rows. The second
+    choice is the newest segments, as far as they have at most `MAX_NEWEST_BYTES` together.
 
     Returns:
         The segments, or None if a compaction would not be worthwhile.

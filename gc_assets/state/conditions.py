@@ -122,7 +122,7 @@ def _refuse_two_winners(store: ConditionalStore, name: str, version: str | None)
     with ThreadPoolExecutor(_RACERS) as pool:
         winners = sum(pool.map(race, range(_RACERS)))
     if winners != 1:
-        raise _condition_error(store, f"of {_RACERS} concurrent writers with one condition {winners} succeeded, expected 1")
+        raise _condition_error(store, f"{winners} of {_RACERS} concurrent writers with the same condition succeeded, expected 1")
 
 
 @contextmanager

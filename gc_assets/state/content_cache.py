@@ -1,4 +1,4 @@
-"""Keep what was parsed from the newest contents of a few files.
+"""Cache the parsed contents of a few files, only the newest of each.
 
 The bytes are read each time, and only parsing is saved. The key contains their digest, so changes
 by other processes are seen immediately.

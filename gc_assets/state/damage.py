@@ -1,4 +1,4 @@
-"""Describe damaged runs of the state, and what the user can do about them.
+"""Describe damaged runs of the state, and how the user can repair them.
 
 This module is pure: it knows the names of tables, but reads no files.
 """
@@ -10,13 +10,13 @@ from typing import Final
 from gc_assets.core.errors import StateError
 from gc_assets.state.summaries import DeletionLogSummary, ExpiryLogSummary
 
-# These tables record what was deleted, so no run can compute them again.
+# These tables record deletions, so no run can compute them again.
 RECORDS: Final = frozenset({DeletionLogSummary.TABLE, ExpiryLogSummary.TABLE})
 RESTORE_BACKUP: Final = "restore it from a backup of the state, because it records deletions and cannot be computed again"
 
 
 class DamagedRunError(StateError):
-    """A file of a run is missing, or has other contents than the run published."""
+    """A file of a run is missing, or its content differs from the published content."""
 
 
 def describe_next_step(path: str) -> str:

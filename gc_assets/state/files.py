@@ -139,8 +139,8 @@ class Files:
     def replace(self, path: str, content: bytes) -> None:
         """Replace a file atomically, so that readers see either the old or the new content.
 
-        If this raises an error for an object store, the write may have succeeded nevertheless, or
-        may still succeed later.
+        If this raises an error for an object store, the write may still have succeeded, or may
+        succeed later.
 
         Raises:
             StateError: If the disk or its quota is full.

@@ -42,7 +42,7 @@ from gc_assets.state.summaries import DeletionPlanSummary, StorageInventorySumma
 
 RECEIPT: Final = "_receipt.json"
 CURRENT: Final = "current.json"
-# The receipt of a damaged run that `State.repair` set aside.
+# `State.repair` renames the receipt of a damaged run to this, so that readers ignore the run.
 SET_ASIDE: Final = f"{RECEIPT}.damaged"
 _PARTITION: Final = "run_date="
 _LONGEST_RUN: Final = timedelta(days=1)
@@ -235,7 +235,7 @@ class State:
         return self._read(run.path, run.entry.receipt_sha256, INDEX)
 
     def open_input(self, table: PublishedTable, group: str, asset: str) -> PublishedTable | None:
-        """Open one of the tables that a published table was computed from.
+        """Open an input table of a published table.
 
         Returns:
             The input, or None if it is not in the state any more.
@@ -303,7 +303,7 @@ class State:
     def prune(self, keep_days: int, clock: Clock, protected: Sequence[str] = (), used: Collection[str] = ()) -> list[str]:
         """Delete old runs that are no longer current, and old segments that were replaced.
 
-        Only groups directly under the root are pruned, which excludes verification marks.
+        Only groups directly under the root are pruned, which excludes tables in `_recheck/`.
 
         Args:
             keep_days: Keep everything that is not older than this number of days.
@@ -370,7 +370,7 @@ class State:
         return found
 
     def repair(self) -> list[str]:
-        """Set damaged runs aside, rebuild indexes, and clear damaged lists of compacted segments.
+        """Exclude damaged runs, rebuild indexes, and clear damaged lists of compacted segments.
 
         This reads the whole state. Only groups directly under the root are repaired. Missing
         indexes are not created. If an index is readable, entries without a receipt are kept,
@@ -418,7 +418,7 @@ class State:
         for path, (error, is_record) in self._find_damaged_runs(group, asset, self._verify_receipt).items():
             if is_record:
                 continue
-            _log.warning("The run %s is set aside: %s", path, error)
+            _log.warning("The damaged run %s is ignored from now on: %s", path, error)
             self.files.replace(f"{path}/{SET_ASIDE}", self.files.read(f"{path}/{RECEIPT}"))
             self.files.delete(f"{path}/{RECEIPT}")
             changed.append(f"{path}/{SET_ASIDE}")

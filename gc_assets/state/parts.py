@@ -161,7 +161,7 @@ def read_verified(files: Files, directory: str, part: PartFile) -> bytes:
 def open_part(content: bytes, read_dictionary: Sequence[str] = ()) -> pq.ParquetFile:
     """Open the bytes of a part.
 
-    Page checksums are verified, so reading damaged rows raises `OSError`. Otherwise, a single
+    Page checksums are verified, so reading damaged rows raises `OSError`. Without them, a single
     flipped bit could turn a hash into another one, and a live file would be treated as garbage.
     Parts written by release 0.3 and earlier do not have checksums.
     """
@@ -169,7 +169,7 @@ def open_part(content: bytes, read_dictionary: Sequence[str] = ()) -> pq.Parquet
 
 
 def describe_damage(path: str, error: Exception) -> str:
-    """Explain that a part cannot be decoded, and what the user can do about it."""
+    """Explain that a part cannot be decoded, and suggest the next step."""
     if f"/{COMPACTED_SEGMENTS}/" in path:
         return f"{path} is damaged ({error}). Run `gc-assets doctor --repair`, which discards this copy, and start the run again."
     return f"{path} is damaged ({error}); {describe_next_step(path)}"
@@ -177,7 +177,7 @@ def describe_damage(path: str, error: Exception) -> str:
 
 @contextmanager
 def read_errors(path: str) -> Generator[None]:
-    """Convert errors that occur while a part is read to a `StateError` that names it."""
+    """Convert errors that occur while a part is read to a `StateError` with its path."""
     try:
         yield
     except FileNotFoundError as error:
@@ -190,7 +190,7 @@ def read_errors(path: str) -> Generator[None]:
 
 
 def decode_each(files: Files, paths: Sequence[str], decode: Callable[[bytes], Iterator[_T]]) -> Iterator[_T]:
-    """Download and decode files. Errors name the file (see `read_errors`)."""
+    """Download and decode files. Errors contain the path (see `read_errors`)."""
     contents, number = files.contents(paths), 0
     while number < len(paths):
         with read_errors(f"{files.root}/{paths[number]}"):

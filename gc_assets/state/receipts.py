@@ -41,8 +41,8 @@ class Receipt(RenamedKeys, StrictModel):
         balances: Checks for completeness.
         summary: Statistics of the stage, see `summaries.py`.
         unsafe: Safety limits that the environment has lowered.
-        sequence_number: The position among all publications of the table, in the order in which
-            they happened, whatever the clocks of hosts were. 0 before release 0.4.
+        sequence_number: The position among all publications of the table in their actual order,
+            regardless of the clocks of hosts. 0 before release 0.4.
     """
 
     RENAMED: ClassVar = {"facts": "summary"}
@@ -68,12 +68,12 @@ class Receipt(RenamedKeys, StrictModel):
 
     @property
     def owner(self) -> str:
-        """The lake or storage that owns the table, also for tables of a verification mark."""
+        """The lake or storage that owns the table, even if an apply published it (`_recheck/`)."""
         return self.group.rpartition("/")[2]
 
     @property
     def order(self) -> tuple[int, datetime]:
-        """Sort key for the publications of one table, of which releases before 0.4 know the time."""
+        """Sort key for the publications of one table. Before release 0.4, only times are known."""
         return self.sequence_number, self.created_at
 
     @property
@@ -83,7 +83,7 @@ class Receipt(RenamedKeys, StrictModel):
 
     @property
     def reference(self) -> str:
-        """The reference by which receipts of later tables refer to this one."""
+        """The reference to this receipt in the receipts of later tables."""
         return f"{self.run_id}:{self.digest}"
 
 

@@ -83,7 +83,7 @@ class Registry(TolerantModel):
         return next((entry for entry in self.entries if (entry.scope, entry.recorded_name) == (scope, recorded_name)), None)
 
     def with_entries(self, changed: Iterable[RegistryEntry], *events: RegistryEvent) -> Registry:
-        """Return a copy in which entries are added or replaced, and events are added."""
+        """Return a copy with added or replaced entries and added events."""
         new = {(entry.scope, entry.recorded_name): entry for entry in (*self.entries, *changed)}
         return self.model_copy(update={"entries": tuple(new.values()), "events": (*self.events, *events)})
 
@@ -116,7 +116,7 @@ class Assignment:
 
 
 def canonical_location(kind: str, address: str) -> str:
-    """Convert an address to the form in which the registry stores it.
+    """Convert an address to its form in the registry.
 
     Symbolic links are resolved on this machine.
     """
@@ -127,9 +127,9 @@ def canonical_location(kind: str, address: str) -> str:
 
 
 def spellings_of(kind: str, address: str, state_root: str) -> tuple[str, ...]:
-    """Return spellings of an address for cases in which its canonical location changes.
+    """Return spellings of an address that stay the same if its canonical location changes.
 
-    One stays the same if a symbolic link gets another target, the other if storage and state move
+    The first covers a symbolic link with a new target, the second storage and state that move
     together.
     """
     try:

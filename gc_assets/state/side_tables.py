@@ -45,7 +45,7 @@ PINNED_SIDE: Final = "_pinned"
 PINNED: Final = schema_of(
     column("address", STRING, "Address as the lake spells it."),
     column("kind", STRING, "File kind."),
-    column("is_container", BOOL, "True if the object names further objects."),
+    column("is_container", BOOL, "True if the object references further objects."),
     column("size_bytes", LONG, "Size, if the lake records it."),
     column("must_exist", BOOL, "False for files that the format allows to be absent."),
     column("storage", STRING, "Storage of the file; null for an external address."),
@@ -94,7 +94,7 @@ CONTAINERS: Final = schema_of(
 # repeat, a row takes only about 10 bytes.
 HASHES_SIDE: Final = "_hashes"
 HASHES: Final = schema_of(
-    column("container", STRING, "Address of the container that names the file."),
+    column("container", STRING, "Address of the container that references the file."),
     column("storage", STRING, "Storage of the file; null for an external address."),
     column("kind", STRING, "File kind."),
     column("key_hash", LONG, "`xxhash64` of the key, or of the address if it is external."),
@@ -170,8 +170,8 @@ DEAD_CONTAINERS: Final = pa.schema([CONTAINERS.field("container")])
 
 # --- potential_commits (lakeFS) ---
 
-# Properties of ranges, derived from the commits that contain them. Each branch named by a lifecycle
-# rule is a class of its own, and all other branches form another class.
+# Properties of ranges, derived from the commits that contain them. Each branch that occurs in a
+# lifecycle rule is a class of its own, and all other branches form another class.
 RANGES_SIDE: Final = "_ranges"
 RANGES: Final = pa.schema(
     [
@@ -196,7 +196,7 @@ EDITS_SIDE: Final = "_edits"
 # --- live_files ---
 
 # Files that are referenced but not live, or outside of all storages. Schema: `LIVE_FILES`. Retained
-# commits still reference the files in `LIFECYCLE_SIDE`, but lakeFS lifecycle rules release them.
+# commits still reference the files in `LIFECYCLE_SIDE`, but lifecycle rules allow their deletion.
 EXPIRED_SIDE: Final = "_expired"
 DANGLING_SIDE: Final = "_dangling"
 LIFECYCLE_SIDE: Final = "_lifecycle"
@@ -212,7 +212,7 @@ UNKNOWN_ADDRESSES: Final = schema_of(
     column("kind", STRING, "File kind."),
     column("size_bytes", LONG, "Size, if the lake records it."),
     column("commit_id", STRING, "Commit that needs the file; null for files of the current state."),
-    column("container", STRING, "Address of the metadata object that names the file."),
+    column("container", STRING, "Address of the metadata object that references the file."),
     column("table_uuid", STRING, "Table uuid; null in a lake of one repository."),
     column("reason", STRING, "Why the address may be another name of an object in a storage."),
 )
@@ -238,7 +238,8 @@ OPTIONAL_SIDE: Final = "_optional"
 # unknown. Schema: `METADATA`.
 UNKNOWN_SIDE: Final = "_unknown"
 
-# Content roots, with their rank, a commit that needs them, and their parent container.
+# Content roots (metadata objects to which commits point directly), with their rank, a commit that
+# needs them, and their parent container.
 ROOTS: Final = pa.schema(
     [
         *CONTENT_ROOT,
@@ -259,10 +260,10 @@ POINTERS: Final = schema_of(
     TABLE_UUID,
     TABLE_NAME,
     column("address", STRING, "Address of the metadata file, or id of a lost commit.", since="0.4"),
-    column("heads", LIST_OF_STRINGS, "Snapshots to which refs of the table point.", since="0.4"),
+    column("heads", LIST_OF_STRINGS, "Snapshots that refs of the table point to.", since="0.4"),
     column("read_at", TIMESTAMP, "Time of the last run that read it.", since="0.4"),
     column("former_since", TIMESTAMP, "Time of the first run whose catalog had no successor of it, otherwise null.", since="0.4"),
-    column("missing_since", TIMESTAMP, "Time of the first run that missed its table, otherwise null.", since="0.4"),
+    column("missing_since", TIMESTAMP, "Time of the first run in which its table was missing, otherwise null.", since="0.4"),
 )
 # Content roots of former metadata and of lost commits, and of tables that were removed from their
 # catalog. The roots of removed tables are not live.
@@ -388,8 +389,8 @@ DROPPED_COLUMNS: Final = (
     column("metadata_location", STRING, "Address of its newest known metadata file.", since="0.4"),
     column("newest_ms", LONG, "Time of its newest known commit in milliseconds since 1970; 0 without commits.", since="0.4"),
     column("last_seen", TIMESTAMP, "Time of the last run that read the table, or of a later apply that did.", since="0.4"),
-    column("gone_since", TIMESTAMP, "Time of the first accepted run that missed it; null if a catalog lists it.", since="0.4"),
-    column("lost_tables", LONG, "Number of tables of the lake that the same run missed first, or runs of its date up to it.", since="0.4"),
+    column("gone_since", TIMESTAMP, "Time of the first accepted run in which it was missing; null if a catalog lists it.", since="0.4"),
+    column("lost_tables", LONG, "Number of tables of the lake that went missing in the same run, or earlier on its date.", since="0.4"),
     column("known_tables", LONG, "Number of tables of the lake that were listed before these runs.", since="0.4"),
     column("replaced", BOOL, "True if its name belongs to another table now.", since="0.4"),
     column("last_writer", STRING, "Program that made its newest known commit, if it is known.", since="0.4"),
@@ -421,7 +422,7 @@ KNOWN_VIEWS: Final = schema_of(
     column("uuid", STRING, "Uuid of the view.", since="0.4"),
     column("name", STRING, "Its name when it was last read.", since="0.4"),
     column("catalog", STRING, "Identity of the catalog, without secrets.", since="0.4"),
-    column("gone_since", TIMESTAMP, "Time of the first accepted run that missed it; null if a catalog lists it.", since="0.4"),
+    column("gone_since", TIMESTAMP, "Time of the first accepted run in which it was missing; null if a catalog lists it.", since="0.4"),
 )
 # Prefixes in all storages under which foreign tables may have files. Plans leave out these files,
 # and applies of older plans keep them.
@@ -487,8 +488,8 @@ HELD_SIDE: Final = "_held"
 # or the key is too long for the trash. Schema: `DELETION_PLAN`.
 DENIED_SIDE: Final = "_denied"
 TOO_LONG_SIDE: Final = "_too_long"
-# Rows under claims of tables or lakes that miss live files in another storage, and rows that foreign
-# tables may need.
+# Rows under claims of tables or lakes that lack live files in another storage, and rows that
+# foreign tables may need.
 MISSING_FILES_SIDE: Final = "_missing_files"
 LEFT_OUT_SIDES: Final = (DENIED_SIDE, TOO_LONG_SIDE, MISSING_FILES_SIDE)
 

@@ -70,13 +70,13 @@ class PolicyTableSummary(Summary):
 
 
 class FreezeTime(IndexSummary):
-    """The time of a freeze, and whether it was part of a rehearsal."""
+    """The time at which a run read the refs, and whether it was a rehearsal."""
 
     frozen_at: Moment
     rehearsal: bool
 
     def is_own_day(self, run_date: date) -> bool:
-        """Return True if the freeze was on the run date itself, so that the run is not historical."""
+        """Return True if refs were read on the run date itself, so that it is not historical."""
         return self.frozen_at.date() == run_date
 
 
@@ -105,7 +105,7 @@ class RepositorySummary(TolerantModel):
     """The identity of a repository, see `RepositoryIdentity` in `lakes/protocol.py`.
 
     Attributes:
-        read_at: Time of the last freeze that was able to read the repository.
+        read_at: Time of the last run that was able to read the repository.
         deleted: True if the repository was deleted on the server since then, and a user has run
             `forget` for the lake.
         never_read: See `RepositoryIdentity`. If True, `read_at` is the time of the `forget`
@@ -130,8 +130,8 @@ class LakeRefsSummary(Summary):
         resolved_as: Digest of the storages that were used to resolve addresses.
         repository: The repository, if the lake is a repository on a server.
         catalog: Kind and address of the catalog or server, with symbolic links resolved.
-        seen_at: If a rule deletes idle branches of the lake, the time of the freeze according to
-            the latest clock.
+        seen_at: If a rule deletes idle branches of the lake, the time at which the refs were read,
+            according to the latest clock.
     """
 
     TABLE: ClassVar = "lake_refs"
@@ -280,8 +280,8 @@ class LiveFilesSummary(Summary):
     """Summary of `live_files`.
 
     Attributes:
-        files: Number of live files. Files of expired or dangling commits, and files released by
-            rules, are counted separately.
+        files: Number of live files. Files of expired or dangling commits, and files that rules
+            allow to be deleted, are counted separately.
         unreadable: Unreadable tables, whose last known files are treated as live.
         unknown_addresses: Number of external addresses that may be other names for objects in a
             storage.
@@ -652,8 +652,8 @@ class LifecycleObjectsSummary(Summary):
     """Summary of `lifecycle_objects`.
 
     Attributes:
-        released: Objects that rules release.
-        deduplicated: Objects that are released under one path but kept under another.
+        released: Objects that rules allow to be deleted.
+        deduplicated: Objects that may be deleted under one path but are kept under another.
         unused_rules: Notes about rules that do not apply to any object.
         notes: Other notes.
     """

@@ -184,7 +184,7 @@ def test_counts_of_one_file_or_edit_use_the_singular() -> None:
     assert "quarantine 1 file (9 B), 1 history edit<" in text
     assert "before 1 expired file is moved" in text
     assert "9 B · 1 file<" in text
-    assert "names 1 live file." in text
+    assert "references 1 live file." in text
     assert re.findall(r"(?<![\d,.])1 (?:files|edits|commits|refs|rows)\b", text) == []
 
 
@@ -254,8 +254,8 @@ def test_expiring_snapshots_show_the_retention_rule() -> None:
 
 
 def test_difference_between_live_and_listed_file_counts_is_explained() -> None:
-    assert "names 114 live files" in page(storage(live_named=114))
-    assert "live files are named" not in page()
+    assert "references 114 live files" in page(storage(live_named=114))
+    assert "live files are referenced" not in page()
 
 
 def test_page_uses_no_internal_terms() -> None:
