@@ -173,6 +173,11 @@ PATTERNS: Final = (
         "returns, reports, states, contains",
     ),
     _pattern("knows", r"\b(knows? nothing|must not know|knows? of|introduces? itself|let(s|ting)? go)\b", "no personification"),
+    _pattern(
+        "names",
+        r"\b(names|naming) (the|a|an|each|no|every|its|it|them|this|these|those|another|both)\b|\bnamed by\b",
+        "references, lists, reports, points to (named is for: has the name)",
+    ),
     _pattern("heed", r"\bheed(s|ed|ing)?\b", "use, apply, respect"),
     _pattern("for-good", r"\b(for good|in vain)\b", "permanently; without success"),
     _pattern("else", _START + r"Else ", "Otherwise", flags=0),

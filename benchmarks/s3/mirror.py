@@ -1,4 +1,4 @@
-"""A FileIO that maps a bucket to a local directory, where lakes are built before their upload.
+"""A FileIO that maps a bucket to a local directory, so that lakes are built before their upload.
 
 This is a separate module because pyiceberg imports the FileIO by its module path.
 """

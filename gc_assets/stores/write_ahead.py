@@ -271,6 +271,6 @@ def _to_outcome(row: dict[str, Any]) -> Outcome:
 
 
 def read_newest_token(files: Files, directory: str) -> int:
-    """Return the highest fencing token of the started batches, or 0 if there are none."""
+    """Return the highest fencing token of the started batches. Without any, return 0."""
     names = [item.name.rpartition("/")[2] for item in files.list(directory, recursive=True) if item.name.endswith(_INTENT)]
     return max((int(name.partition("-")[0]) for name in names), default=0)

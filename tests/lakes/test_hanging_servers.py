@@ -1,4 +1,4 @@
-"""Requests to servers that send single bytes without an end fail with an error that names the request."""
+"""Requests to servers that send single bytes without an end fail with an error that contains the request."""
 
 from __future__ import annotations
 

@@ -220,7 +220,7 @@ def _decode_group(items: Sequence[tuple[Container, bytes]], kind: str) -> list[p
 def _build_manifest_rows(name: str, table: pa.Table, parent_snapshot: pa.Scalar | pa.Array) -> pa.RecordBatch:  # noqa: ARG001 - as `_build_file_rows`
     _require_addresses(name, table, Kind.MANIFEST_LIST)
     _read_codes(name, table, "content", _MANIFEST_CONTENTS)
-    counts = pc.add(pc.add(table["added"], table["existing"]), table["deleted"])  # In v1, a count may be missing, and then the sum is null.
+    counts = pc.add(pc.add(table["added"], table["existing"]), table["deleted"])  # In v1, a count may be missing, so the Arrow sum is null.
     return _entries(table, pa.scalar(Kind.MANIFEST), is_container=True, expected=counts, snapshot=table["snapshot_id"])
 
 

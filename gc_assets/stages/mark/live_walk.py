@@ -312,9 +312,9 @@ class LiveWalk:
     ) -> pa.Table:
         """Mark contents as unreadable if their metadata does not list a snapshot of a commit.
 
-        If the metadata does not contain a location in a storage, some listed snapshots are not
-        live, or the lake has claims of its own, the snapshot's files may be anywhere, so the whole
-        lake is unreadable.
+        The snapshot's files may be anywhere if the metadata does not contain a location in a
+        storage, some listed snapshots are not live, or the lake has claims of its own. In these
+        cases, the whole lake is unreadable.
 
         Returns:
             Shields (protected prefixes) around the metadata, with the columns `CLAIMS`.

@@ -163,7 +163,7 @@ class LaterRuns:
 
 @pytest.fixture(scope="module")
 def later_runs(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> LaterRuns:
-    """After an accepted run, a table is created over files whose names its writers could have chosen."""
+    """After an accepted run, a table is created over files with names like those of its writers."""
     house = Lakehouse(spark, tmp_path_factory.mktemp("claims"), settings={"gates": {"max_delete_share": 1.0}}, now=days_ago(9))
     iceberg = LakeBuilder(house.root)
     iceberg.table("db.first", days_ago(40)).append(days_ago(30))
