@@ -138,7 +138,7 @@ def test_listing_is_chosen_by_configuration_or_for_one_run(load: Load) -> None:
     assert usual.policy() == weekly.policy()
 
 
-def test_defaults_are_safe(load: Load) -> None:
+def test_default_settings_are_safe(load: Load) -> None:
     text = """
         state: ./state
         storages: [{name: a, location: "file:///a/"}]
@@ -225,7 +225,7 @@ def test_wrong_value_is_rejected_with_path(load: Load, keys: tuple[str | int, ..
         ("lakes", 1, "retention", "min_snapshots_to_keep"),
     ],
 )
-def test_boolean_is_not_a_number(load: Load, keys: tuple[str | int, ...]) -> None:
+def test_boolean_is_rejected_for_a_number(load: Load, keys: tuple[str | int, ...]) -> None:
     """`keep: yes` kept the newest commit only, and `max_delete_share: yes` allowed everything."""
     with pytest.raises(UsageError, match=r"yes and no are not numbers|True is not a cut-off"):
         load(keys, True)
@@ -250,7 +250,7 @@ def test_retention_of_zero_is_rejected(load: Load, keys: tuple[str | int, ...], 
         load(keys, value)
 
 
-def test_catalog_name_has_separate_key(load: Load) -> None:
+def test_catalog_name_is_a_separate_key(load: Load) -> None:
     with pytest.raises(UsageError, match=r"lakes\[1\].*catalog\.name is not supported; write .* `catalog_name`"):
         load(("lakes", 1, "catalog"), {"type": "rest", "name": "prod"})
 
@@ -258,7 +258,7 @@ def test_catalog_name_has_separate_key(load: Load) -> None:
 @pytest.mark.parametrize(
     "rule", [{"match": "x"}, {"match": "x", "keep": "1d", "cutoff": "2d"}, {"match": "x", "keep": "1d", "max_age": "2d"}]
 )
-def test_rule_has_exactly_one_cutoff(load: Load, rule: dict[str, str]) -> None:
+def test_retention_rule_must_have_exactly_one_cutoff(load: Load, rule: dict[str, str]) -> None:
     with pytest.raises(UsageError, match=r"lakes\[0\]\.retention\.refs\[0\]: expected either one cut-off"):
         load(("lakes", 0, "retention", "refs"), [rule])
 
@@ -299,7 +299,7 @@ def test_all_wrong_keys_are_reported(load: Load) -> None:
     assert len(str(refused.value).splitlines()) == 1 + 3
 
 
-def test_first_matching_pattern_decides(load: Load) -> None:
+def test_first_matching_pattern_applies(load: Load) -> None:
     rules = [{"match": "release", "keep": 1}, {"match": "release/.*", "keep": 2}, {"match": "rel.*", "keep": 3}]
     retention = icechunk(load(("lakes", 0, "retention", "refs"), rules)).retention
     found = {name: retention.cutoff_for(name) for name in ("release", "release/1", "releases", "my/release", "release\n", "main")}
@@ -313,7 +313,7 @@ def test_first_matching_pattern_decides(load: Load) -> None:
     }
 
 
-def test_read_timeout_covers_objects_and_catalogs(load: Load) -> None:
+def test_read_timeout_applies_to_objects_and_catalogs(load: Load) -> None:
     default, configured = load(("spark", "mode"), "session"), load(("read_timeout",), "90s")
     for config, seconds in [(default, 300), (configured, 90)]:
         assert config.connections().read_seconds == seconds
@@ -323,14 +323,14 @@ def test_read_timeout_covers_objects_and_catalogs(load: Load) -> None:
         load(("read_timeout",), "0s")
 
 
-def test_grace_floor_is_enforced(load: Load) -> None:
+def test_minimum_grace_period_is_enforced(load: Load) -> None:
     assert load(("storages", 0, "grace"), "24h").storage("warehouse").grace == timedelta(hours=24)
     with pytest.raises(UsageError, match=r"storages\[0\]\.grace is 23h59m59s, but must be at least 1d.*GC_ASSETS_UNSAFE_GRACE_FLOOR"):
         load(("storages", 0, "grace"), "23h59m59s")
     assert load(("storages", 0, "grace"), "1h", grace_floor=timedelta(hours=1)).storage("warehouse").grace == timedelta(hours=1)
 
 
-def test_configuration_cannot_lower_grace_floor(load: Load) -> None:
+def test_configuration_cannot_lower_minimum_grace_period(load: Load) -> None:
     with pytest.raises(UsageError, match="must be at least 1d"):
         load(("storages", 0, "grace"), "${GRACE}", {"GRACE": "0s"})
 
@@ -378,7 +378,7 @@ def test_invalid_yaml_is_rejected(tmp_path: Path, content: bytes, found: str) ->
         load_config(path, {}, config_models())
 
 
-def test_unreadable_configuration_is_usage_error(tmp_path: Path) -> None:
+def test_unreadable_configuration_raises_usage_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"configuration .*absent\.yaml does not exist; pass --config FILE"):
         load_config(tmp_path / "absent.yaml", {}, config_models())
     with pytest.raises(UsageError, match="cannot be read"):
@@ -442,7 +442,7 @@ def test_absolute_catalog_uri_is_unchanged(load: Load, uri: str) -> None:
     assert catalog(load(("lakes", 1, "catalog", "uri"), uri))["uri"] == uri
 
 
-def test_warehouse_of_rest_catalog_is_no_path(load: Load) -> None:
+def test_rest_catalog_warehouse_is_not_resolved_as_path(load: Load) -> None:
     config = load(("lakes", 1, "catalog"), {"type": "rest", "uri": "http://localhost/", "warehouse": "prod"})
     assert catalog(config)["warehouse"] == "prod"
 
@@ -473,7 +473,7 @@ def test_anonymous_state_is_rejected(load: Load) -> None:
         load(text + "s3: {anonymous: true}\n")
 
 
-def test_state_in_storage_uses_its_connection(load: Load) -> None:
+def test_state_inside_storage_uses_storage_connection(load: Load) -> None:
     text = EXAMPLE.replace("./state", "s3a://lake/own/state") + "s3: {endpoint: 'http://everywhere:1'}\n"
     assert load(text).state_settings().endpoint == "http://everywhere:1"
     config = load(text)
@@ -481,7 +481,7 @@ def test_state_in_storage_uses_its_connection(load: Load) -> None:
     assert config.model_copy(update={"storages": (own,)}).state_settings().endpoint == "http://own:1"
 
 
-def test_unknown_name_lists_configured_names(load: Load) -> None:
+def test_unknown_name_error_lists_configured_names(load: Load) -> None:
     with pytest.raises(UsageError, match="unknown lake 'snow'; configured: weather, sales"):
         load().lake("snow")
 
@@ -548,7 +548,7 @@ def test_lakefs_defaults_use_server_rules(load: Load) -> None:
     assert "s3cr3t" not in f"{lake!r} {lake.model_dump_json()}"
 
 
-def test_lakefs_location_is_relative_to_file(load: Load, tmp_path: Path) -> None:
+def test_lakefs_location_is_relative_to_configuration_file(load: Load, tmp_path: Path) -> None:
     found = lakefs(load(("lakes", 1), {**LAKEFS, "location": "blocks/ml"}, environment={"GC_KEY": "k", "GC_SECRET": "s"}))
     assert found.location == str(tmp_path / "blocks" / "ml")
 

@@ -1,4 +1,6 @@
-"""Settings of object stores by address: the innermost location, and only the own kind of store."""
+"""Settings of object stores by address: those of the innermost location apply, and only to their
+type of store.
+"""
 
 from __future__ import annotations
 
@@ -21,21 +23,21 @@ CONNECTIONS = Connections(
 )
 
 
-def test_innermost_location_has_the_settings() -> None:
+def test_settings_of_innermost_location_apply() -> None:
     found = [CONNECTIONS.settings_for(address, S3Config).endpoint for address in ("s3://bucket/lake/x", "s3n://bucket/x", "s3://other/x")]
     assert found == ["http://inner", "http://outer", "http://default"]
 
 
-def test_settings_of_another_store_never_apply() -> None:
+def test_settings_of_another_store_type_never_apply() -> None:
     assert CONNECTIONS.settings_for("gcs://bucket/lake/x", GcsConfig) == GOOGLE
     assert CONNECTIONS.settings_for("gs://other/x", GcsConfig) == GcsConfig()
     address = "abfss://bucket@account.dfs.core.windows.net/lake/x"
     assert CONNECTIONS.settings_for(address, AzureConfig) == AzureConfig()
 
 
-def test_equal_settings_of_two_stores_differ() -> None:
+def test_equal_settings_of_two_store_types_are_not_shared() -> None:
     assert len({S3Config(max_requests_per_second=7), GOOGLE, GcsConfig(max_requests_per_second=7)}) == 2
 
 
-def test_every_bucket_scheme_has_settings() -> None:
+def test_every_bucket_scheme_has_connection_settings() -> None:
     assert STORE_SETTINGS.keys() == BUCKET_FORMS.keys()

@@ -1,5 +1,5 @@
-"""A wrong key of `lakes.yaml` gives one sentence with the allowed values, without pydantic's
-wording.
+"""A wrong key in `lakes.yaml` is reported in one sentence with the allowed values, without
+pydantic's wording.
 """
 
 from __future__ import annotations
@@ -104,11 +104,11 @@ def error_of(tmp_path: Path, *, storage: Any = None, lake: Any = None, **top: An
         ),
     ],
 )
-def test_wrong_key_gives_one_sentence(wrong: dict[str, Any], sentence: str, tmp_path: Path) -> None:
+def test_wrong_key_error_is_one_sentence(wrong: dict[str, Any], sentence: str, tmp_path: Path) -> None:
     assert error_of(tmp_path, **wrong).startswith(sentence)
 
 
-def test_error_hides_secret_in_file(tmp_path: Path) -> None:
+def test_yaml_error_hides_secret_in_file(tmp_path: Path) -> None:
     assert error_of(tmp_path, plan_key="hunter2") == "plan_key: expected at least 16 characters"
     assert "hunter2" not in error_of(tmp_path, lake=NESSIE | {"token": ["hunter2"]})
     no_place = "spark.remote: parameter 'token' is not allowed: an address must not contain a secret; write `spark.token: ${NAME}`"

@@ -38,7 +38,7 @@ def refusal(folder: Path, *targets: Any) -> str:
     return str(error.value)
 
 
-def test_target_kinds_have_own_models(tmp_path: Path) -> None:
+def test_notification_target_kinds_have_separate_models(tmp_path: Path) -> None:
     slack = {"name": "team", "kind": "slack", "url": "${SLACK}", "events": ["plan_refused"]}
     command = {"name": "pager", "kind": "command", "command": ["page", "--team", "lakes"]}
     config = load(tmp_path, HOOK, slack, MAIL, command, SLACK=URL)
@@ -49,11 +49,11 @@ def test_target_kinds_have_own_models(tmp_path: Path) -> None:
     assert targets.url.get_secret_value() == URL
 
 
-def test_there_are_no_targets_by_default(tmp_path: Path) -> None:
+def test_there_are_no_notification_targets_by_default(tmp_path: Path) -> None:
     assert load(tmp_path).notify == ()
 
 
-def test_targets_do_not_change_policy_digest(tmp_path: Path) -> None:
+def test_notification_targets_do_not_change_policy_digest(tmp_path: Path) -> None:
     assert load(tmp_path).policy_digest() == load(tmp_path, HOOK).policy_digest()
 
 
@@ -84,7 +84,7 @@ def test_targets_do_not_change_policy_digest(tmp_path: Path) -> None:
         ({"name": "pager", "kind": "command", "command": "page --team lakes"}, "notify[0].command"),
     ],
 )
-def test_wrong_target_is_rejected_without_secret(tmp_path: Path, target: Any, message: str) -> None:
+def test_wrong_target_error_contains_no_secret(tmp_path: Path, target: Any, message: str) -> None:
     message = refusal(tmp_path, target)
     assert message in message
     assert not any(secret in message for secret in ("s3cr3t", "53274"))

@@ -1,7 +1,7 @@
 """The policy digest stays that of 0.2.0, so that plans that were approved then can still be
 applied.
 
-Release 0.2.0 computed the digests, with all keys of a lake and with the fewest.
+Release 0.2.0 computed the expected digests, with all keys of a lake and with the fewest.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def test_policy_digest_equals_earlier_release(name: str) -> None:
     assert config_of(DOCUMENTS[name]).policy_digest() == DIGESTS[name]
 
 
-def test_policy_digest_covers_lost_snapshots() -> None:
+def test_policy_digest_includes_accepted_lost_snapshots() -> None:
     lake = {"name": "icechunk", "kind": "icechunk", **SHORTEST["icechunk"]}
     digests = {config_of(document(lake | {"lost_snapshots": lost})).policy_digest() for lost in ([], ["0" * 20])}
     assert DIGESTS["icechunk, shortest"] in digests
@@ -114,7 +114,7 @@ def test_policy_digest_covers_lost_snapshots() -> None:
 
 
 @pytest.mark.parametrize("key", ["prefix", "glue.id", "glue.region", "table-name", "s3.endpoint", "namespace"])
-def test_policy_digest_covers_catalog_properties(key: str) -> None:
+def test_policy_digest_includes_catalog_properties(key: str) -> None:
     def digest(value: str) -> str:
         catalog = {**LAKES["iceberg"]["catalog"], key: value}
         return config_of(document({"name": "iceberg", "kind": "iceberg", **LAKES["iceberg"], "catalog": catalog})).policy_digest()
@@ -127,7 +127,7 @@ def digest_at(uri: str) -> str:
     return config_of(document({"name": "iceberg", "kind": "iceberg", **LAKES["iceberg"], "catalog": catalog})).policy_digest()
 
 
-def test_policy_digest_covers_query_without_credentials() -> None:
+def test_policy_digest_includes_uri_query_without_credentials() -> None:
     plain = "postgresql://user:secret@db:5432/catalog"
     assert digest_at(plain) == DIGESTS["iceberg, all keys"]
     seen = {digest_at(f"{plain}?{query}") for query in ("options=-csearch_path%3Done", "options=-csearch_path%3Dother", "host=elsewhere")}
@@ -143,7 +143,7 @@ def test_policy_digest_ignores_secrets(kind: str, key: str) -> None:
     assert digest == DIGESTS[f"{kind}, all keys"]
 
 
-def test_policy_digest_covers_pyiceberg_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_policy_digest_includes_pyiceberg_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYICEBERG_HOME", str(tmp_path))
     lakes_yaml = tmp_path / "lakes.yaml"
     catalog = {"type": "rest", "uri": "http://in-the-file:8181"}
@@ -163,8 +163,8 @@ def test_policy_digest_covers_pyiceberg_configuration(tmp_path: Path, monkeypatc
     assert load_platform({}, str(lakes_yaml)).config.policy_digest() == after.policy_digest()
 
 
-@pytest.mark.parametrize("home", [None, "/" + "long" * 100], ids=["no home", "a home that cannot be looked at"])
-def test_lake_loads_without_home_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, home: str | None) -> None:
+@pytest.mark.parametrize("home", [None, "/" + "long" * 100], ids=["no home", "home that cannot be read"])
+def test_lake_configuration_loads_without_home_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, home: str | None) -> None:
     """A container may run as a user without an entry in the user database, or with another user's
     home.
     """

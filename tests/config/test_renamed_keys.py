@@ -71,7 +71,7 @@ def test_old_and_new_key_together_are_rejected(old: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_error_in_old_key_names_new_key() -> None:
+def test_error_in_old_key_contains_new_key() -> None:
     with pytest.raises(ValidationError) as error:
         config_of(document({"gates": {"max_sick": -1}}))
     assert [item["loc"] for item in error.value.errors()] == [("storages", 0, "gates", "max_unreadable")]
@@ -83,7 +83,7 @@ def test_schema_contains_only_new_keys() -> None:
 
 
 @pytest.mark.parametrize("old, new", [("table_sick", "table_unreadable"), ("night_missed", "run_missed")])
-def test_old_event_is_accepted_with_warning(old: str, new: str) -> None:
+def test_old_event_name_is_accepted_with_warning(old: str, new: str) -> None:
     with pytest.warns(FutureWarning, match=f"`{old}` was renamed to `{new}`"):
         renamed = config_of(document(notify=[{**HOOK, "events": ["plan_ready", old]}]))
     assert renamed.notify[0].events == {"plan_ready", new}

@@ -1,4 +1,4 @@
-"""Retention rules that apply to no ref are described."""
+"""Retention rules that apply to no ref are reported."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ def notes(refs: list[tuple[str, str]], *patterns: str, tags: str = "keep") -> tu
     return IcechunkLakeConfig.model_validate(settings).unused_rules(refs, NOW)
 
 
-def test_rule_that_matches_no_ref_is_described() -> None:
+def test_rule_that_matches_no_ref_is_reported() -> None:
     (note,) = notes(REFS, "main", "release%231")
     assert note.startswith("lake weather: retention.refs[1] (match 'release%231') applies to no ref; compare it with the names")
 
 
-def test_rule_after_a_wider_rule_is_described() -> None:
+def test_rule_after_wider_rule_is_reported() -> None:
     (note,) = notes(REFS, ".*", "main")
     assert "retention.refs[1] (match 'main') applies to no ref, because earlier rules match the same refs" in note
 
 
 @pytest.mark.parametrize("patterns", [(), (".*",), ("main", "v1"), ("main|gone",)])
-def test_rules_that_apply_are_not_described(patterns: tuple[str, ...]) -> None:
+def test_used_rules_are_not_reported(patterns: tuple[str, ...]) -> None:
     assert notes(REFS, *patterns) == ()
 
 
-def test_lake_without_refs_has_no_unused_rule() -> None:
+def test_no_unused_rule_is_reported_for_lake_without_refs() -> None:
     assert notes([], "main", ".*") == ()
 
 
-def test_rule_for_an_ignored_tag_is_described() -> None:
+def test_rule_for_ignored_tag_is_reported() -> None:
     (note,) = notes(REFS, "v1", tags="ignore")
     assert "retention.refs[0] (match 'v1') applies to no ref" in note
 
 
-def test_lifecycle_rule_of_a_missing_branch_is_described(tmp_path: Any) -> None:
+def test_lifecycle_rule_for_missing_branch_is_reported(tmp_path: Any) -> None:
     rules = tmp_path / "rules.json"
     rules.write_text('{"scratch": {"prefix": "tmp/", "days": 10, "enabled": true, "branch_days": {"main": 30, "dev": 3}}}')
     settings = {"name": "ml", "kind": "lakefs", "endpoint": "http://localhost", "repository": "ml", "rules": str(rules)}
@@ -65,7 +65,7 @@ def test_lifecycle_rule_of_a_missing_branch_is_described(tmp_path: Any) -> None:
         ({"source": "configured", "dangling": "7d"}, {}, None),
     ],
 )
-def test_repository_that_keeps_every_commit_is_described(retention: dict[str, Any], properties: dict[str, str], note: str | None) -> None:
+def test_repository_that_keeps_every_commit_is_reported(retention: dict[str, Any], properties: dict[str, str], note: str | None) -> None:
     settings = {"name": "ml", "kind": "lakefs", "endpoint": "http://localhost", "repository": "ml", "retention": retention}
     config = LakeFsLakeConfig.model_validate({**settings, "access_key_id": "a", "secret_access_key": "b"})
     assert config.unused_rules([], NOW) == ()
@@ -73,7 +73,7 @@ def test_repository_that_keeps_every_commit_is_described(retention: dict[str, An
 
 
 @pytest.mark.parametrize("option, value", [("lifecycle", "commit"), ("publish_results", True)])
-def test_lifecycle_option_without_rules_is_described(option: str, value: object) -> None:
+def test_lifecycle_option_without_rules_is_reported(option: str, value: object) -> None:
     settings = {"name": "ml", "kind": "lakefs", "endpoint": "http://localhost", "repository": "ml", option: value}
     config = LakeFsLakeConfig.model_validate({**settings, "access_key_id": "a", "secret_access_key": "b"})
     written = f"{option}: {value}".lower()

@@ -1,4 +1,6 @@
-"""Other addresses of a storage: aliases, web addresses of its server, and addresses that may be other names."""
+"""Other addresses of a storage: aliases, web addresses of its server, and addresses that may be
+equivalent.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,7 @@ RESOLVED = [
 
 
 @pytest.mark.parametrize("address, storage, key", RESOLVED)
-def test_other_address_resolves_to_the_storage(address: str, storage: str, key: str) -> None:
+def test_alias_address_resolves_to_storage(address: str, storage: str, key: str) -> None:
     resolver = resolver_of(*ALIASES)
     assert resolver.resolve_one(address) == (storage, key)
     assert resolver.translate(address) in {resolver.address(storage, key), address}
@@ -97,7 +99,7 @@ def test_web_address_of_a_storage_is_percent_encoded() -> None:
         "https://storage.cloud.google.com/lake/w/%C3%A4%20b%252F/x",
     ],
 )
-def test_addresses_of_google_cloud_are_one_place(address: str) -> None:
+def test_all_google_cloud_address_forms_resolve_to_storage(address: str) -> None:
     location = "gs://lake/w/ä b%2F/"
     resolver = KeyResolver([("lake", location)], [("lake", url) for url in storage_urls(location, None)])
     assert resolver.resolve_one(address) == ("lake", "x")
@@ -119,7 +121,7 @@ def test_batch_resolves_like_single_addresses() -> None:
 
 
 @pytest.mark.parametrize("address", [address for address, storage, _ in RESOLVED if storage == "disk" or "amazonaws" not in address][:10])
-def test_aliases_have_to_be_configured(address: str) -> None:
+def test_alias_resolves_only_if_configured(address: str) -> None:
     resolver = resolver_of()
     if address.startswith("file://NAS"):
         with pytest.raises(FormatError, match="contains the host 'NAS'"):
@@ -135,7 +137,7 @@ def test_alias_with_parent_component_is_rejected(address: str) -> None:
         resolver_of(*ALIASES).resolve_one(address)
 
 
-def test_translation_leaves_other_addresses_alone() -> None:
+def test_translation_does_not_change_other_addresses() -> None:
     resolver = resolver_of(*ALIASES)
     assert resolver.translate("/mnt/lake/db//x") == "file:///srv/lake/db/x"
     assert resolver.translate("viewfs://cluster/lake/a//x") == "s3://lake/w/a//x"
@@ -151,7 +153,7 @@ def test_alias_without_a_location_is_refused(alias: str) -> None:
         parse_alias(alias)
 
 
-def test_aliases_overlap_storages_and_each_other(tmp_path: Path) -> None:
+def test_overlapping_aliases_and_storages_are_found(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     storages = [("a", str(tmp_path / "real")), ("b", "s3://b/x/")]
@@ -222,7 +224,7 @@ def test_external_address_is_outside_or_unknown(name: str, storage: tuple[str, s
     assert unknown == [address for address, names in CLASSES if name in names.split()]
 
 
-# Alias of a disk, and addresses that may name an object under it, and that do not.
+# Alias of a disk, addresses that may belong to an object under it, and addresses that cannot.
 OF_ALIASES = [
     ("gs://lake/w/", ["s3://lake/w/x", "oss://lake/w/x"], ["s3://other/x", "gs://other/x", "gs://lake/other/x"]),
     (
@@ -272,7 +274,7 @@ def test_address_with_the_bucket_of_an_alias_is_unknown(alias: str, unknown: lis
     assert classifier.find_reasons(pa.array([*unknown, *outside])).is_valid().to_pylist() == [True] * len(unknown) + [False] * len(outside)
 
 
-def test_each_bucket_is_unknown_if_a_storage_is_at_an_access_point() -> None:
+def test_every_bucket_is_unknown_if_storage_uses_access_point() -> None:
     classifier = ExternalAddresses.of([("s3://ap-abc-s3alias/w/", None)], lambda _: None, lambda _: True)
     assert classifier.find_reasons(pa.array(["s3://bucket/w/x", "gs://bucket/w/x"])).to_pylist() == [
         "a bucket that the access point of a storage may show",
@@ -280,7 +282,7 @@ def test_each_bucket_is_unknown_if_a_storage_is_at_an_access_point() -> None:
     ]
 
 
-def test_other_names_of_hdfs_are_unknown_if_it_is_an_alias() -> None:
+def test_other_hdfs_addresses_are_unknown_if_hdfs_is_alias() -> None:
     classifier = ExternalAddresses.of([AWS], lambda _: None, lambda _: True, ["hdfs://nn/lake/"])
     assert classifier.find_reasons(pa.array(["webhdfs://nn:9870/lake/x"])).to_pylist() == ["the scheme webhdfs"]
 
@@ -304,7 +306,7 @@ def test_unknown_address_has_a_reason() -> None:
 @pytest.mark.parametrize(
     "address", ["db/x", "/exists/../x", "file://nas/exists/x", "s3://lake/a/../x", "s3://user@lake/x", "s3://lake:9000/x", ""]
 )
-def test_address_that_cannot_be_resolved_is_unknown(address: str) -> None:
+def test_unresolvable_address_is_unknown(address: str) -> None:
     classifier = ExternalAddresses.of([DISK, AWS], lambda _: None, lambda _: True)
     assert classifier.find_reasons(pa.array([address, "s3://other/x"])).is_valid().to_pylist() == [True, False]
 
@@ -336,7 +338,7 @@ TAILS = [
 ]
 
 
-def test_tail_of_keys_and_addresses_is_independent_of_spelling() -> None:
+def test_file_name_of_keys_and_addresses_is_independent_of_spelling() -> None:
     parents, bases = split_tail(pa.array([name for name, _, _ in TAILS]))
     assert list(zip(parents.to_pylist(), bases.to_pylist(), strict=True)) == [(parent, base) for _, parent, base in TAILS]
     assert [len(column) for column in split_tail(pa.array([], pa.string()))] == [0, 0]

@@ -15,14 +15,14 @@ class _File:
     names: tuple[str, ...]
 
 
-def test_row_of_a_dataclass_has_its_fields() -> None:
+def test_dataclass_row_contains_fields() -> None:
     names = ("a", "b")
     row = to_row(_File("k", names))
     assert row == {"key": "k", "names": names}
     assert row["names"] is names
 
 
-def test_columns_are_aggregated_under_their_own_names() -> None:
+def test_aggregated_columns_keep_their_names() -> None:
     rows = pa.table({"key": ["a", "b", "a"], "kind": ["x", "x", "x"], "size": [1, 2, 3], "rank": [5, 4, 3]})
     found = aggregate_rows(rows, ["key", "kind"], {"size": "max", "rank": "min"}).sort_by("key").to_pylist()
     assert found == [{"key": "a", "kind": "x", "size": 3, "rank": 3}, {"key": "b", "kind": "x", "size": 2, "rank": 4}]
@@ -36,7 +36,7 @@ def test_replaced_columns_keep_their_position_and_type() -> None:
     assert found.to_pylist() == [{"key": "c", "rank": 7, "size": 3}, {"key": "d", "rank": None, "size": 4}]
 
 
-def test_rows_of_a_mask_are_excluded() -> None:
+def test_masked_rows_are_excluded() -> None:
     rows = pa.table({"key": ["a", "b", "c"]})
     assert exclude_rows(rows, pa.chunked_array([[True, False, True]])).to_pylist() == [{"key": "b"}]
     assert exclude_rows(rows, pa.chunked_array([[False, False, False]])) is rows

@@ -38,7 +38,7 @@ def resolver(*storages: str, endpoint: str | None = None, account: str | None = 
 
 
 @pytest.mark.parametrize("spelling", SPELLINGS)
-def test_every_spelling_resolves_to_the_storage(spelling: str) -> None:
+def test_every_azure_address_form_resolves_to_storage(spelling: str) -> None:
     found = resolver(LAKE, endpoint="http://127.0.0.1:10000/acct")
     names, keys = found.resolve(pa.array([f"{spelling}t/a.parquet", f"{spelling}t/b.parquet", None]))
     assert names.to_pylist() == ["s0", "s0", None]
@@ -46,7 +46,7 @@ def test_every_spelling_resolves_to_the_storage(spelling: str) -> None:
     assert found.translate(f"{spelling}t/a") in {f"{LAKE}t/a", f"{spelling}t/a"}
 
 
-def test_canonical_location_names_the_account() -> None:
+def test_canonical_location_contains_account() -> None:
     assert str(Location.parse("wasbs://c@acct.blob.core.windows.net/p")) == "abfss://c@acct.dfs.core.windows.net/p/"
     assert str(Location.parse("abfs://c@acct.z12.blob.storage.azure.net")) == "abfss://c@acct.z12.dfs.storage.azure.net/"
 
@@ -76,7 +76,7 @@ def test_address_outside_the_storage_is_outside_or_unknown(address: str, reason:
     assert (found is None) if reason is None else (found is not None and reason in found)
 
 
-def test_own_endpoint_may_serve_every_account() -> None:
+def test_custom_endpoint_may_serve_every_account() -> None:
     classifier = ExternalAddresses.of([(LAKE, "http://127.0.0.1:10000/acct")], lambda _: None, lambda _: True)
     found = classifier.find_reasons(pa.array(["abfss://other@third.dfs.core.windows.net/x"])).to_pylist()
     assert found == ["the scheme abfss that the server http://127.0.0.1:10000/acct may also serve"]

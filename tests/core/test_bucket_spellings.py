@@ -88,7 +88,7 @@ def test_unusual_spelling_of_a_bucket_is_unknown(storage: tuple[str, str | None]
 
 
 @pytest.mark.parametrize("storage, address", OUTSIDE)
-def test_other_bucket_or_prefix_is_outside(storage: tuple[str, str | None], address: str) -> None:
+def test_other_bucket_or_prefix_is_outside_storage(storage: tuple[str, str | None], address: str) -> None:
     assert not is_unknown(storage, address)
 
 
@@ -103,5 +103,5 @@ def test_other_bucket_or_prefix_is_outside(storage: tuple[str, str | None], addr
         ("s3a://lake/w/", "s3a://other//w/x", False),
     ],
 )
-def test_alias_of_a_mounted_bucket_has_these_spellings_too(alias: str, address: str, unknown: bool) -> None:
+def test_unusual_spelling_of_alias_bucket_is_unknown(alias: str, address: str, unknown: bool) -> None:
     assert is_unknown(("/srv/lake/", None), address, alias) == unknown

@@ -16,7 +16,7 @@ KEYS = st.lists(st.text(st.sampled_from("a/.é%"), max_size=6), max_size=12)
 
 
 @given(KEYS, st.integers(0, 4), st.integers(0, 4))
-def test_irregular_rows_contain_empty_or_dot_components(keys: list[str], start: int, dropped: int) -> None:
+def test_keys_with_empty_or_dot_components_are_irregular(keys: list[str], start: int, dropped: int) -> None:
     column = pa.array(keys, pa.string()).slice(start, max(0, len(keys) - start - dropped))
     found = has_irregular_components(column)
     for key, irregular in zip(column.to_pylist(), found, strict=True):

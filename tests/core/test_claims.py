@@ -21,22 +21,22 @@ def test_claim_matches_whole_path_segments() -> None:
     assert owners(Claims.of([Claim("t/", SALES)]), "t_2/a", "tt/a", "t/a") == [None, None, "u1"]
 
 
-def test_uncollected_prefix_is_shielded_inside_claim() -> None:
+def test_uncollected_prefix_inside_claim_is_protected() -> None:
     claims = Claims.of([Claim("t/", SALES), Claim("t/kept/", NESTED, collect=False)])
     assert owners(claims, "t/a", "t/kept/a", "t/kept/deep/er/a") == ["u1", None, None]
 
 
-def test_shield_covers_inner_claims() -> None:
+def test_protected_prefix_includes_inner_claims() -> None:
     claims = Claims.of([Claim("kept/", SALES, collect=False), Claim("kept/inner/", NESTED)])
     assert owners(claims, "kept/a", "kept/inner/a") == [None, None]
 
 
-def test_uncollected_claim_wins_over_equal_claim() -> None:
+def test_uncollected_claim_has_priority_over_equal_claim() -> None:
     for order in ([Claim("t/", SALES), Claim("t/", NESTED, collect=False)], [Claim("t/", NESTED, collect=False), Claim("t/", SALES)]):
         assert owners(Claims.of(order), "t/a") == [None]
 
 
-def test_claim_by_name_owns_only_files_with_such_names_directly_in_its_prefix() -> None:
+def test_claim_by_name_owns_only_matching_files_directly_in_prefix() -> None:
     claims = Claims.of([Claim("", NESTED), Claim("m/", SALES, names="[0-9a-f]{4}")])
     keys = ["m/00ff", "m/00fff", "m/00f", "m/00FF", "m/x/00ff", "00ff", "n/00ff", "m/00ff\n"]
     assert owners(claims, *keys) == ["u1", None, None, None, None, "u2", "u2", None]
@@ -45,7 +45,7 @@ def test_claim_by_name_owns_only_files_with_such_names_directly_in_its_prefix() 
     assert claims.is_by_name(pa.array(keys)).to_pylist() == [True] * 4 + [False] * 3 + [True]
 
 
-def test_claim_by_name_can_be_shielded() -> None:
+def test_claim_by_name_can_be_protected() -> None:
     claims = [Claim("m/", SALES, names="[0-9a-f]{4}"), Claim("m/", SALES, collect=False)]
     assert owners(Claims.of(claims), "m/00ff") == [None]
 
@@ -63,7 +63,7 @@ def test_claim_without_trailing_slash_is_rejected() -> None:
         Claims.of([Claim("t", SALES)])
 
 
-def test_shielded_key_has_no_owner() -> None:
+def test_protected_key_has_no_owner() -> None:
     claims = Claims.of([Claim("", SALES)], ["catalog.db", "t/lakes.yaml"])
     assert owners(claims, "catalog.db", "t/lakes.yaml", "t/a") == [None, None, "u1"]
     assert [claims.owner_of(key) for key in ("catalog.db", "t/lakes.yaml", "t/a")] == [None, None, SALES]
@@ -95,13 +95,13 @@ def test_table_containing_claim_of_other_lake_is_narrowed() -> None:
     assert reach(table_claim("db/", "A"), chunks) == (["db/data/", "db/metadata/", "db/weather/chunks/"], ["db/"])
 
 
-def test_table_may_have_own_and_shared_location() -> None:
+def test_table_may_have_separate_and_shared_locations() -> None:
     assert reach(table_claim("t/", "A"), table_claim("t/data/", "A")) == (["t/", "t/data/"], [])
     assert reach(table_claim("t/", "A"), table_claim("t/", "B", "other")) == (["t/", "t/"], [])
     assert reach(table_claim("t/", "A"), table_claim("t/x/", "A", "other catalog")) == (["t/", "t/x/"], [])
 
 
-def test_lake_claims_and_shields_are_not_narrowed() -> None:
+def test_lake_claims_and_protected_prefixes_are_not_narrowed() -> None:
     assert reach(Claim("", Owner("shop", None)), table_claim("t/", "A")) == (["", "t/"], [])
     assert reach(Claim("", Owner("sales", "A"), collect=False, table="A")) == ([""], [])
 
@@ -110,7 +110,7 @@ PREFIXES = st.lists(st.sampled_from("ab"), max_size=3).map(lambda parts: "".join
 
 
 @given(st.lists(st.tuples(PREFIXES, st.sampled_from("TUV")), max_size=8))
-def test_wide_prefixes_are_empty_or_contain_other_tables(locations: list[tuple[str, str]]) -> None:
+def test_wide_prefix_is_root_or_contains_other_tables(locations: list[tuple[str, str]]) -> None:
     owners = {prefix: {table for other, table in locations if other == prefix} for prefix, _ in locations}
     expected = {
         prefix
@@ -121,7 +121,7 @@ def test_wide_prefixes_are_empty_or_contain_other_tables(locations: list[tuple[s
 
 
 @given(st.lists(PREFIXES, max_size=4), st.lists(st.tuples(PREFIXES, st.sampled_from("xy")).map("".join), max_size=3))
-def test_keys_under_shields_have_no_owner(prefixes: list[str], names: list[str]) -> None:
+def test_keys_under_protected_prefixes_have_no_owner(prefixes: list[str], names: list[str]) -> None:
     keys = pa.array(["x", "a/x", "a/xy", "a/a/x", "a/b/y", "b/x", "ab/x"])
     owners = Claims.of_shields([*prefixes, *names]).resolve(keys)[0].to_pylist()
     is_shielded = [key in names or key.startswith(tuple(prefixes)) for key in keys.to_pylist()]

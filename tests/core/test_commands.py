@@ -32,7 +32,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("value", [*HOSTILE, "\udcff"])
-def test_shell_reads_the_value(value: str) -> None:
+def test_shell_reads_the_quoted_value(value: str) -> None:
     shown = subprocess.run(["/bin/bash", "-c", f"printf %s {quote(value)}"], capture_output=True, check=True).stdout
     assert shown == value.encode("utf-8", "surrogateescape")
 
@@ -53,10 +53,10 @@ def test_command_has_arguments_and_options() -> None:
     assert command("apply", "PLAN_ID", mode=False, run_date="2026-01-01") == "gc-assets apply PLAN_ID --run-date 2026-01-01"
 
 
-def test_value_like_an_option_is_no_option() -> None:
+def test_value_that_looks_like_option_is_not_parsed_as_option() -> None:
     assert command("accept", "--by", "file:///a/", by="WHO") == "gc-assets accept --by WHO -- --by file:///a/"
     assert command("restore", key="-x") == "gc-assets restore --key=-x"
 
 
-def test_endless_value_is_left_out() -> None:
+def test_too_long_value_is_replaced_by_placeholder() -> None:
     assert command("accept", "1" * 10_000, by="WHO") == "gc-assets accept TOO_LONG --by WHO"

@@ -13,7 +13,7 @@ from gc_assets.core.deadline import run_with_deadline
 SEEN: ContextVar[str] = ContextVar("seen", default="nothing")
 
 
-def test_deadline_raises_timeout_with_subject() -> None:
+def test_deadline_raises_timeout_that_contains_subject() -> None:
     reader, writer = os.pipe()
     began = time.monotonic()
     with pytest.raises(OSError, match=r"no complete answer in 0\.2 s \(`read_timeout`\).*'/mnt/manifest'"):
@@ -31,7 +31,7 @@ def test_deadline_passes_results_and_errors_through() -> None:
         run_with_deadline(60, "x", lambda: Path("/nowhere").stat())
 
 
-def test_exclusive_call_waits_for_the_end_of_a_hanging_one() -> None:
+def test_exclusive_call_is_refused_while_earlier_call_hangs() -> None:
     reader, writer = os.pipe()
     with pytest.raises(TimeoutError, match="no complete answer"):
         run_with_deadline(0.05, "/mnt/state", lambda: os.read(reader, 1), exclusive=True)

@@ -28,7 +28,7 @@ def test_undelivered_event_stays_pending() -> None:
     assert NONE.record({}, ["mail"], [A]).pending("mail", EVENTS, [A]) == (A,)
 
 
-def test_ended_event_is_pending_when_it_recurs() -> None:
+def test_ended_event_is_pending_again_when_it_recurs() -> None:
     deliveries = NONE.record({"mail": [A]}, ["mail"], [A]).record({}, ["mail"], [])
     assert deliveries.by_target == {"mail": frozenset()}
     assert deliveries.pending("mail", EVENTS, [A]) == (A,)
@@ -48,6 +48,6 @@ def test_deliveries_round_trip() -> None:
     assert Deliveries.parse(deliveries.to_json) == deliveries
 
 
-def test_unreadable_deliveries_are_empty() -> None:
+def test_unreadable_delivery_record_is_treated_as_empty() -> None:
     for text in (None, "", "{", "[]", '{"mail": 1}', "3"):
         assert Deliveries.parse(text) == NONE

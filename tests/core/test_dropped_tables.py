@@ -221,7 +221,7 @@ class World:
 
 
 @pytest.mark.parametrize("seed", range(example_count(200, 5_000)))
-def test_random_history_plans_no_file_that_is_needed(seed: int) -> None:
+def test_random_histories_never_plan_needed_file(seed: int) -> None:
     world = World(random.Random(seed))
     for _ in range(12):
         for _ in range(world.random.randint(1, 8)):
@@ -266,8 +266,8 @@ def _check_planned(world: World, run: Run, found: DroppedPrefixes, planned: set[
             assert mine - needed <= planned
 
 
-def test_histories_plan_files_of_many_tables() -> None:
-    """The random histories are no evidence if they plan nothing."""
+def test_random_histories_plan_files_of_many_tables() -> None:
+    """Random histories that plan no file would prove nothing."""
     tables = set[str]()
     for seed in range(40):
         world = World(random.Random(seed))
@@ -288,7 +288,7 @@ def test_histories_plan_files_of_many_tables() -> None:
         (START, [0, 1, 1, 1, None], [True, False, False, False, False]),
     ],
 )
-def test_files_of_several_tables_of_one_location_wait_for_each_possible_owner(
+def test_files_in_shared_location_wait_for_each_possible_owner(
     owns_from: datetime | None, owners: list[int | None], due: list[bool]
 ) -> None:
     first = RememberedTable("red", "u1", "t", "red", ("t/",), START + timedelta(days=1), gone_since=START + timedelta(days=1))
@@ -301,7 +301,7 @@ def test_files_of_several_tables_of_one_location_wait_for_each_possible_owner(
     assert found.is_due(index).to_pylist() == due
 
 
-def test_table_owns_no_file_older_than_the_last_run_without_it() -> None:
+def test_files_older_than_last_run_without_table_have_another_owner() -> None:
     grace, hours = timedelta(days=1), timedelta(hours=1)
 
     def observe(at: datetime, *uuids: str) -> LakeTables:
@@ -322,14 +322,14 @@ def test_table_owns_no_file_older_than_the_last_run_without_it() -> None:
     assert owns_from(remember_tables(memory, [observe(START + 2 * hours, "other")]))["other"] == START + hours - grace
 
 
-def test_apply_that_read_another_table_later_does_not_count_as_a_run_without_the_table() -> None:
+def test_later_apply_for_another_table_does_not_count_as_run_without_table() -> None:
     known = RememberedTable("red", "u1", "a", "c", ("t/",), START + WAIT, last_run=START)
     new = RememberedTable("red", "u2", "b", "c", ("u/",), START + 2 * WAIT)
     (found,) = remember_tables([known], [LakeTables("red", "c", new.last_seen, (new,), frozenset({"u1", "u2"}), longest_write=WAIT)])
     assert found.owns_from == START - WAIT
 
 
-def test_table_owns_the_older_files_that_it_adopted() -> None:
+def test_table_owns_older_files_added_by_its_commits() -> None:
     table = RememberedTable("red", "u1", "t", "red", ("t/",), START, owns_from=START)
     other = replace(table, table_uuid="u2", owns_from=None)
     oldest = {("red", "u1"): START - WAIT, ("red", "u2"): START - WAIT, ("blue", "u1"): START - 2 * WAIT}
@@ -337,7 +337,7 @@ def test_table_owns_the_older_files_that_it_adopted() -> None:
     assert with_oldest_files([table], {("red", "u1"): START + WAIT}) == [table]
 
 
-def test_only_older_files_under_the_claims_of_a_listed_table_can_be_adopted() -> None:
+def test_only_older_files_under_claims_of_listed_table_can_be_adopted() -> None:
     table = RememberedTable("red", "u1", "t", "red", ("t/", "shared/"), START, owns_from=START)
     later = replace(table, table_uuid="u2", prefixes=("shared/",), owns_from=START + WAIT)
     dropped = replace(table, table_uuid="u3", prefixes=("u/",), gone_since=START)
@@ -361,14 +361,14 @@ def test_only_older_files_under_the_claims_of_a_listed_table_can_be_adopted() ->
 
 
 @pytest.mark.parametrize("sign", [{}, {"is_written": True}, {"former_files": FormerFiles(1, 1, START + 9 * WAIT, "t/newest")}])
-def test_table_with_a_commit_that_no_run_read_may_own_any_older_file(sign: dict[str, Any]) -> None:
+def test_table_with_unread_commit_may_own_any_older_file(sign: dict[str, Any]) -> None:
     first = RememberedTable("red", "u1", "t", "red", ("t/",), START, gone_since=START)
     second = DroppedTable(replace(first, table_uuid="u2", last_seen=START + WAIT, owns_from=START), waits_for="its time", **sign)
     index = DroppedPrefixes((DroppedTable(first), second)).find(pa.array(["t/a"]), pa.array([START - WAIT], pa.timestamp("us", "UTC")))
     assert index.to_pylist() == [1 if sign else 0]
 
 
-def test_files_outside_the_deepest_claims_of_their_table_are_adopted() -> None:
+def test_files_outside_deepest_table_claims_count_as_adopted() -> None:
     """A claim inside of the table's location belongs to another table."""
     tables = [
         DroppedTable(RememberedTable("red", f"u{number}", None, "red", prefixes, START, gone_since=START))
@@ -387,7 +387,7 @@ def test_files_outside_the_deepest_claims_of_their_table_are_adopted() -> None:
     assert found.find_shared(nothing).tolist() == []
 
 
-def test_files_under_a_claim_are_undecided_while_one_of_its_dropped_tables_waits() -> None:
+def test_files_under_claim_are_kept_while_dropped_table_in_it_waits() -> None:
     due = DroppedTable(RememberedTable("red", "u0", None, "red", ("t/", "shared/"), START, gone_since=START))
     waiting = DroppedTable(replace(due.table, table_uuid="u1", prefixes=("u/", "shared/")), waits_for="its time")
     found = DroppedPrefixes((due, waiting), frozenset({"shared/", "u/x/"}))
@@ -395,7 +395,7 @@ def test_files_under_a_claim_are_undecided_while_one_of_its_dropped_tables_waits
     assert found.find_undecided(pa.array(list(keys))).tolist() == list(keys.values())
 
 
-def test_rows_of_some_tables_or_of_all_others_are_selected() -> None:
+def test_table_selection_can_include_or_exclude_tables() -> None:
     names = [("red", "u1"), ("red", "u2"), ("blue", "u1"), ("blue", "u3")]
     lakes, uuids = zip(*names, strict=True)
     rows = pa.RecordBatch.from_pydict({"lake": lakes, "table_uuid": uuids})
@@ -407,7 +407,7 @@ def test_rows_of_some_tables_or_of_all_others_are_selected() -> None:
     assert ALL_TABLES.find_rows(rows).to_pylist() == [True] * 4
 
 
-def test_acceptance_of_one_table_hides_no_file_of_another() -> None:
+def test_acceptance_of_one_table_does_not_hide_files_of_another() -> None:
     moved = RememberedTable("red", "u1", "t", "red", ("t/",), START, gone_since=START + timedelta(days=1))
     accepted = DroppedTable(replace(moved, table_uuid="u2"), accepted_at=START + timedelta(days=9))
     assert DroppedPrefixes((DroppedTable(moved), accepted)).explained_until("t/") == START
@@ -439,25 +439,25 @@ def test_files_of_a_table_that_was_replaced_daily_are_planned_after_its_drop() -
     assert planned == set(world.files)
 
 
-def test_files_in_a_deeper_claim_belong_to_no_dropped_table() -> None:
+def test_files_in_deeper_claim_do_not_belong_to_dropped_table() -> None:
     outer = RememberedTable("red", "u1", "t", "red", ("t/",), START + timedelta(days=9))
     found = DroppedPrefixes((DroppedTable(outer),), frozenset({"t/inner/"}))
     index = found.find(pa.array(["t/x", "t/inner/x", "t/other/x", "u/x"]), pa.array([START] * 4, pa.timestamp("us", "UTC")))
     assert index.to_pylist() == [0, None, 0, None]
 
 
-def test_everything_under_a_claim_of_a_lake_belongs_to_the_lake() -> None:
+def test_all_files_under_lake_claim_belong_to_lake() -> None:
     table = RememberedTable("red", "u1", "t", "red", ("wh/t/",), START + timedelta(days=9))
     found = DroppedPrefixes((DroppedTable(table),), frozenset({"wh/"}), frozenset({"wh/"}))
     assert found.find(pa.array(["wh/t/x"]), pa.array([START], pa.timestamp("us", "UTC"))).to_pylist() == [None]
 
 
-def test_clock_that_went_back_uses_the_earlier_time() -> None:
+def test_earlier_time_is_used_if_clock_went_back() -> None:
     table = RememberedTable("red", "u1", "t", "red", ("t/",), START + timedelta(days=30), gone_since=START)
     assert table.written_before == START
 
 
-def test_tables_that_runs_of_one_date_miss_add_up() -> None:
+def test_tables_dropped_in_several_runs_of_one_date_add_up() -> None:
     def run(memory: list[RememberedTable], at: datetime, *listed: str) -> list[RememberedTable]:
         tables = tuple(RememberedTable("red", uuid, uuid, "c", (f"{uuid}/",), at) for uuid in listed)
         return remember_tables(memory, [LakeTables("red", "c", at, tables, frozenset(listed))])
@@ -475,7 +475,7 @@ def test_tables_that_runs_of_one_date_miss_add_up() -> None:
     assert shares(later) == {"c": (1, 3), **dict.fromkeys("defg", (4, 7))}
 
 
-def test_table_of_a_former_catalog_waits_and_its_time_starts_when_that_is_read_again() -> None:
+def test_wait_for_former_catalog_table_starts_when_catalog_is_read_again() -> None:
     days = [START + timedelta(days=number) for number in range(40)]
     table = RememberedTable("red", "t", "db.t", "c1", ("db/t/",), days[0])
     in_other = remember_tables([table], [LakeTables("red", "c2", days[1])])

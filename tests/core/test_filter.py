@@ -36,7 +36,7 @@ def test_filter_contains_every_live_key(first: NDArray[np.int64], second: NDArra
 
 
 @pytest.mark.parametrize("keys", [1, 100, 16_384, 16_385, 100_000])
-def test_filter_contains_every_live_key_for_any_size(keys: int) -> None:
+def test_filter_of_any_size_contains_every_live_key(keys: int) -> None:
     hashes = random_hashes(keys)
     assert make_filter(hashes).contains(hashes).all()
 
@@ -47,7 +47,7 @@ def test_false_positive_rate_meets_target(keys: int) -> None:
     assert make_filter(random_hashes(keys)).measured_fpr(3_000_000, np.random.default_rng(1)) < 13 / 3_000_000
 
 
-def test_measured_rate_reveals_overfull_filter() -> None:
+def test_measured_false_positive_rate_shows_overfull_filter() -> None:
     overfull = make_filter(random_hashes(100_000), keys=25_000)
     assert overfull.measured_fpr(100_000, np.random.default_rng(1)) > 1e-3
 
@@ -78,7 +78,7 @@ def test_merged_parts_equal_filter_of_all_keys(first: NDArray[np.int64], second:
 
 
 @pytest.mark.parametrize("other", [FilterSpec.for_keys(100, SEED + 1), FilterSpec.for_keys(101, SEED)])
-def test_merge_rejects_different_specs(other: FilterSpec) -> None:
+def test_merge_rejects_filters_with_different_specs(other: FilterSpec) -> None:
     with pytest.raises(StateError, match="cannot be merged"):
         Filter.empty(FilterSpec.for_keys(100, SEED)).merge(Filter.empty(other))
 

@@ -1,4 +1,6 @@
-"""The rules by which an unneeded file in a claim is foreign."""
+"""Rules that decide if an unreferenced file in a claimed prefix is foreign, that is, written by
+another program.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +77,7 @@ def find_foreign(
         f"{UUID.replace('-', '')}-0a1b-00000-0-12-00001.avro",  # Flink
     ],
 )
-def test_name_of_an_iceberg_writer_is_its_own_in_any_directory(name: str) -> None:
+def test_file_named_by_iceberg_writer_is_collected_in_any_directory(name: str) -> None:
     assert find_foreign([f"t/data/day=2026-01-01/{name}"]) == {f"t/data/day=2026-01-01/{name}": None}
 
 
@@ -92,7 +94,7 @@ def test_name_of_an_iceberg_writer_is_its_own_in_any_directory(name: str) -> Non
         "02222-49358108-dc6c-4adc-8850-600594004045.parquet",  # a number and a uuid with many digits
     ],
 )
-def test_other_name_in_an_unknown_directory_is_foreign(name: str) -> None:
+def test_other_file_name_in_unknown_directory_is_foreign(name: str) -> None:
     assert find_foreign([f"t/landing/{name}"]) == {f"t/landing/{name}": UNKNOWN_DIRECTORY}
 
 
@@ -120,7 +122,7 @@ def test_other_name_in_an_unknown_directory_is_foreign(name: str) -> None:
         ("t/x/.left.parquet.crc", f"t/x/{OWN}", None),
     ],
 )
-def test_leftover_has_known_files_of_the_writers_next_to_it(key: str, known: str, rule: str | None) -> None:
+def test_other_file_name_is_collected_next_to_known_files(key: str, known: str, rule: str | None) -> None:
     assert find_foreign([key], [known]) == {key: rule}
 
 
@@ -159,7 +161,7 @@ PARTITION, XID = "g1bcq7pksdudh04qgun0", "d0l1bcq7pksdudh04qgg"
         (f"r/data/{PARTITION.upper()}/a\n{XID}", UNKNOWN_PATH),
     ],
 )
-def test_other_paths_than_those_of_the_format_are_foreign(key: str, rule: str | None) -> None:
+def test_paths_unlike_those_of_format_are_foreign(key: str, rule: str | None) -> None:
     claims = Claims.of([Claim(prefix, Owner("ml" if prefix == "r/data/" else "weather", None)) for prefix in PREFIXES])
     paths = {name: KINDS[kind].files.own_paths or "" for name, kind in (("ml", "lakefs"), ("weather", "icechunk"))}
     given = ForeignRules(claims, {}, paths=paths)
@@ -174,7 +176,7 @@ def test_other_paths_than_those_of_the_format_are_foreign(key: str, rule: str | 
     assert dead.find_foreign(files, ()).to_pylist() == [rule]
 
 
-def test_directory_of_a_format_needs_no_known_file() -> None:
+def test_file_in_format_directory_needs_no_known_file() -> None:
     assert find_foreign(["w/chunks/ABC"]) == {"w/chunks/ABC": None}
 
 
@@ -193,18 +195,18 @@ def test_directory_of_a_format_needs_no_known_file() -> None:
         ("w/chunks/_tmp/ABC", "w/chunks/XYZ", HIDDEN_PATH),
     ],
 )
-def test_hidden_component_that_no_commit_named_is_left_alone(key: str, known: str, rule: str | None) -> None:
+def test_hidden_path_never_referenced_by_commit_is_kept(key: str, known: str, rule: str | None) -> None:
     assert find_foreign([key], [known, f"t/data/{OWN}"]) == {key: rule}
 
 
-def test_dataset_of_another_format_keeps_all_but_the_own_names() -> None:
+def test_only_iceberg_file_names_are_collected_in_other_datasets() -> None:
     keys = [f"t/data/{OWN}", "t/data/left.parquet", "t/bucket-0/data-1.parquet", "t/other/x"]
     found = find_foreign(keys, [f"t/data/{OWN}"], roots=["t/"])
     assert found == {keys[0]: None} | dict.fromkeys(keys[1:], OTHER_FORMAT)
 
 
 @pytest.mark.parametrize("root, rule", [("", None), ("w/", None), ("w/chunks/", None), ("w/chunks/x/", OTHER_FORMAT)])
-def test_dataset_counts_only_inside_a_directory_of_a_format(root: str, rule: str | None) -> None:
+def test_other_dataset_counts_only_inside_format_directory(root: str, rule: str | None) -> None:
     """One object in the root of a bucket does not stop the collection of a repository."""
     assert find_foreign(["w/chunks/x/1"], roots=[root]) == {"w/chunks/x/1": rule}
 
@@ -226,7 +228,7 @@ class KeyList:
         return np.sort(xxhash64(pa.array(self.keys, pa.string())))
 
 
-def test_file_stays_older_than_a_new_claim_if_its_time_changes() -> None:
+def test_copied_file_still_counts_as_older_than_new_claim() -> None:
     ages, copied, leftover = ClaimAges({"t/": {"1": NOW - timedelta(days=10)}}), f"t/data/{OWN}", f"t/data/{OWN.replace('0', '1')}"
     given = rules(ages=ages, remembered=KeyList((copied,)))
     assert find_foreign([copied, leftover], given=given, days=5) == {copied: NEW_CLAIM, leftover: None}
@@ -237,8 +239,10 @@ def test_file_stays_older_than_a_new_claim_if_its_time_changes() -> None:
 
 
 @pytest.mark.parametrize("days, rule", [(11, NEW_CLAIM), (9, NEW_CLAIM), (7, None)])
-def test_file_without_an_own_name_is_younger_than_the_first_run_with_the_claim(days: float, rule: str | None) -> None:
-    """Such a file may be there between the last run without the claim and the creation of the table."""
+def test_other_file_name_must_be_younger_than_first_run_with_claim(days: float, rule: str | None) -> None:
+    """The file may have existed between the last run without the claim and the creation of the
+    table.
+    """
     ages, seen = (ClaimAges({"t/": {"1": NOW - timedelta(days=number)}}) for number in (10, 8))
     found = find_foreign(["t/data/left.parquet"], [f"t/data/{OWN}"], rules(ages=ages, seen=seen), days=days)
     assert found == {"t/data/left.parquet": rule}
@@ -255,8 +259,8 @@ def test_file_without_an_own_name_is_younger_than_the_first_run_with_the_claim(d
         ("t/delta/", 1, {"t/delta/left.parquet"}),
     ],
 )
-def test_accepted_prefix_frees_its_older_files(prefix: str, before: float, freed: set[str]) -> None:
-    """A hidden directory, or a dataset of another format, must be named itself."""
+def test_older_files_under_accepted_prefix_are_collected(prefix: str, before: float, freed: set[str]) -> None:
+    """A hidden directory, or a dataset of another format, must be accepted itself."""
     given = rules(accepted=(AcceptedPrefix(prefix, NOW - timedelta(days=before)),))
     found = find_foreign(["t/x/left.parquet", "t/_tmp/left.parquet", "t/delta/left.parquet"], given=given, roots=["t/delta/"])
     assert {key for key, rule in found.items() if rule is None} == freed
@@ -266,8 +270,8 @@ def test_accepted_prefix_frees_its_older_files(prefix: str, before: float, freed
     "prefix, freed",
     [("t/", {"t/x/left.parquet"}), ("t/_tmp/", {"t/_tmp/left.parquet"}), ("t/delta/", set[str]())],
 )
-def test_dead_table_frees_no_files_of_other_formats_and_no_hidden_ones(prefix: str, freed: set[str]) -> None:
-    """Its location can be a hidden directory, which the user then named."""
+def test_accepted_dead_table_keeps_hidden_files_and_other_formats(prefix: str, freed: set[str]) -> None:
+    """The location of the table can be a hidden directory, which the user then accepted."""
     given = rules(accepted=(AcceptedPrefix(prefix, NOW, of_table=True),))
     keys = ["t/x/left.parquet", "t/_tmp/left.parquet", "t/delta/left.parquet", "t/x/_SUCCESS"]
     found = find_foreign(keys, given=given, roots=["t/delta/"])
@@ -275,8 +279,10 @@ def test_dead_table_frees_no_files_of_other_formats_and_no_hidden_ones(prefix: s
 
 
 @pytest.mark.parametrize("prefix", ["", "t/", "t/x/", "t/_tmp/"])
-def test_dead_table_frees_no_file_in_the_location_of_a_listed_table(prefix: str) -> None:
-    """The location is that of the live table too, so files of others in it need a record of their own."""
+def test_accepted_dead_table_keeps_files_in_listed_table_location(prefix: str) -> None:
+    """A live table has the same location, so files of other writers in it need a separate
+    acceptance.
+    """
     keys = ["t/x/left.parquet", "t/_tmp/left.parquet", f"t/data/{OWN}"]
     ages = ClaimAges({"t/": {"1": NOW - timedelta(days=5)}})
     given = rules(accepted=(AcceptedPrefix(prefix, NOW, of_table=True),), ages=ages, listed=frozenset({"t/"}))
@@ -285,7 +291,7 @@ def test_dead_table_frees_no_file_in_the_location_of_a_listed_table(prefix: str)
     assert find_foreign(["t/x/left.parquet"], given=replace(given, accepted=(AcceptedPrefix("t/", NOW),))) == {"t/x/left.parquet": None}
 
 
-def test_claims_of_an_unreadable_lake_keep_their_age() -> None:
+def test_claim_keeps_its_age_while_lake_is_unreadable() -> None:
     """While a lake is unreadable, it protects its location and claims nothing."""
     first = ClaimAges().continue_with([("w/chunks/", ""), ("v/chunks/", "")], None)
     unreadable = first.continue_with([], NOW, {"w/"})
@@ -301,7 +307,7 @@ def test_claim_keeps_its_age_in_later_runs() -> None:
     assert third.since == {"a/": {"1": None}, "b/": {"2": NOW}}
 
 
-def test_claim_that_grows_is_new_outside_its_former_prefixes() -> None:
+def test_extended_claim_is_new_outside_its_former_prefixes() -> None:
     """A table whose nested table was dropped claims its whole location."""
     narrow = ClaimAges().continue_with([("a/data/", "1"), ("a/nested/", "2")], None)
     wide = narrow.continue_with([("a/", "1")], NOW)
@@ -309,6 +315,6 @@ def test_claim_that_grows_is_new_outside_its_former_prefixes() -> None:
     assert wide.of_directory("a/nested/data/") == NOW
 
 
-def test_claim_that_another_table_takes_over_is_new() -> None:
+def test_claim_taken_over_by_another_table_is_new() -> None:
     ages = ClaimAges().continue_with([("a/", "1")], None).continue_with([("a/", "2")], NOW)
     assert ages.of_directory("a/") == NOW

@@ -1,4 +1,6 @@
-"""Each gate at its limit and above. A failed gate names its numbers and its override."""
+"""Each gate at its limit and above. The message of a failed gate contains its numbers and its
+override.
+"""
 
 from __future__ import annotations
 
@@ -67,14 +69,14 @@ def test_gate_passes_at_limit_and_fails_above(name: str, inside: GateResult, out
 
 
 @pytest.mark.parametrize("name, inside, outside", EDGES)
-def test_failed_gate_names_its_override(name: str, inside: GateResult, outside: GateResult) -> None:
+def test_failed_gate_message_contains_override(name: str, inside: GateResult, outside: GateResult) -> None:
     way_out = f"approve with `--override {name}`" if outside.overridable else "This gate cannot be overridden."
     assert way_out in outside.message
     assert "--override" not in inside.message
     assert inside.overridable == outside.overridable
 
 
-def test_gates_proving_wrong_mark_cannot_be_overridden() -> None:
+def test_gates_that_prove_wrong_live_set_cannot_be_overridden() -> None:
     fixed = {name for name, _, outside in EDGES if not outside.overridable}
     marks = {"live_set", "lakes_present", "metadata_present", "no_live_candidate", "spelling"}
     assert fixed == marks | {"storages_apart", "links", "unfinished_apply"}
@@ -107,19 +109,19 @@ def test_gates_proving_wrong_mark_cannot_be_overridden() -> None:
         ),
     ],
 )
-def test_failed_gate_names_numbers_and_examples(refused: GateResult, numbers: list[str]) -> None:
+def test_failed_gate_message_contains_numbers_and_examples(refused: GateResult, numbers: list[str]) -> None:
     assert not refused.passed
     assert [text for text in numbers if text not in refused.message] == []
 
 
 @pytest.mark.parametrize("gate", [gates.metadata_present, gates.no_live_candidate, gates.spelling, gates.links, gates.foreign_metadata])
-def test_failed_gate_names_at_most_five_examples(gate: Callable[..., GateResult]) -> None:
+def test_failed_gate_message_contains_at_most_five_examples(gate: Callable[..., GateResult]) -> None:
     message = gate(100, [f"object-{index}" for index in range(100)]).message
     assert "object-4" in message
     assert "object-5" not in message
 
 
-def test_foreign_metadata_names_each_table_once() -> None:
+def test_foreign_metadata_message_lists_each_table_once() -> None:
     reason = "table 5e1f, which is in no configured catalog; if it is dead: `gc-assets accept 5e1f file:///a/ --by WHO`"
     message = gates.foreign_metadata(3, [f"a/1.json: {reason}", f"a/2.json: {reason}", "b/1.json: table 6f"]).message
     assert message.startswith("3 metadata objects under claimed prefixes do not belong to a configured lake: ")
@@ -129,7 +131,7 @@ def test_foreign_metadata_names_each_table_once() -> None:
 
 
 @pytest.mark.parametrize("count, samples, rest", [(5, 5, None), (12, 12, 7), (100, 20, 95)])
-def test_foreign_metadata_counts_what_it_does_not_name(count: int, samples: int, rest: int | None) -> None:
+def test_foreign_metadata_message_counts_omitted_files(count: int, samples: int, rest: int | None) -> None:
     message = gates.foreign_metadata(count, [f"a/{number}.json: table {number}" for number in range(samples)]).message
     assert message.count("; and ") == (rest is not None)
     assert rest is None or f"table 4; and {rest} more. " in message
@@ -144,7 +146,7 @@ def test_live_drop_passes_growth_and_empty_baseline() -> None:
     assert gates.live_drop(LiveCount(5), LiveCount(0), 0.0).passed
 
 
-def test_live_drop_ignores_forgotten_lake() -> None:
+def test_live_drop_ignores_lake_that_user_forgot() -> None:
     before = LiveCount(100, {"a": 60, "b": 40}).without({"b"})
     assert gates.live_drop(LiveCount(60, {"a": 60}), before, 0.0).passed
     assert not gates.live_drop(LiveCount(59, {"a": 59}), before, 0.0).passed
@@ -172,18 +174,18 @@ def test_live_drop_reports_loss_of_everything() -> None:
 
 
 @pytest.mark.parametrize("files, size", [(1_000, 10**9), (1, 1)])
-def test_small_plan_passes_default_share(files: int, size: int) -> None:
+def test_small_plan_passes_default_delete_share(files: int, size: int) -> None:
     verdict = gates.delete_share(small(files, size), small(files, size), 0.2, configured=False)
     assert verdict.passed
     assert "not applied to a plan of at most 1,000 files and 1 GB" in verdict.message
 
 
 @pytest.mark.parametrize("files, size", [(1_001, 1), (1, 10**9 + 1)])
-def test_larger_plan_fails_default_share(files: int, size: int) -> None:
+def test_larger_plan_fails_default_delete_share(files: int, size: int) -> None:
     assert not gates.delete_share(small(files, size), small(files, size), 0.2, configured=False).passed
 
 
-def test_small_plan_fails_configured_share() -> None:
+def test_small_plan_fails_configured_delete_share() -> None:
     assert not gates.delete_share(small(2, 2), small(4, 4), 0.2, configured=True).passed
 
 
@@ -201,21 +203,21 @@ def test_small_plan_fails_configured_share() -> None:
         ({"main": (100_001, 0.1)}, False, False),
     ],
 )
-def test_paths_that_commits_delete_are_limited(branches: dict[str, tuple[int, float]], configured: bool, passed: bool) -> None:
+def test_number_of_paths_deleted_by_commits_is_limited(branches: dict[str, tuple[int, float]], configured: bool, passed: bool) -> None:
     shares = [BranchShare(share, f"branch {name} of lake ml", paths) for name, (paths, share) in branches.items()]
     gate = gates.deleted_paths(sum(item.paths for item in shares), 100_000, shares, 0.5, configured=configured)
     assert (gate.name, gate.passed, gate.overridable) == ("deleted_paths", passed, True)
     assert ("Check the lifecycle rules" in gate.message) != passed
 
 
-def test_plan_for_empty_storage_has_full_share() -> None:
+def test_plan_for_empty_storage_has_delete_share_of_one() -> None:
     """A plan with 5 of 0 files must not have a share of 0 %."""
     assert not gates.delete_share(small(5, 0), small(0, 0), 1.0, configured=True).passed
     assert not gates.delete_share(small(5, 5), small(5, 0), 1.0, configured=True).passed
     assert gates.delete_share(small(), small(), 0.0, configured=True).passed
 
 
-def test_empty_live_set_refuses_only_a_plan_that_takes_something() -> None:
+def test_empty_live_set_refuses_only_plan_with_deletions() -> None:
     assert gates.live_set(0, 3, planned=0).passed
     assert gates.live_set(0, 0, planned=5).passed  # a new repository with leftovers
 

@@ -31,10 +31,10 @@ KEYS = ("raw/a.csv", "raw/x/b.csv", "raw/x/y/c.csv", "raws/d.csv", "db/raw/e.csv
         ("RAW/**", ()),
     ],
 )
-def test_pattern_matches_keys_and_all_in_matched_directories(pattern: str, matched: tuple[str, ...]) -> None:
+def test_glob_matches_keys_and_all_files_in_matched_directories(pattern: str, matched: tuple[str, ...]) -> None:
     keys = pa.array(KEYS)
     assert tuple(keys.filter(pc.match_substring_regex(keys, glob_regex([pattern]))).to_pylist()) == matched
 
 
-def test_no_pattern_has_no_regular_expression() -> None:
+def test_empty_pattern_list_has_no_regular_expression() -> None:
     assert glob_regex([]) is None

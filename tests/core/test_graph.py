@@ -96,12 +96,12 @@ def test_reachable_commits_are_ancestors_of_heads(drawn: tuple[History, dict[str
 
 
 @given(histories())
-def test_generation_exceeds_highest_parent_by_one(history: History) -> None:
+def test_generation_is_one_more_than_highest_parent_generation(history: History) -> None:
     assert history.graph().generation.tolist() == [history.generation(commit) for commit in history.parents]
 
 
 @given(histories_with_heads())
-def test_reaching_refs_match_reference(drawn: tuple[History, dict[str, str]]) -> None:
+def test_reaching_refs_match_plain_search(drawn: tuple[History, dict[str, str]]) -> None:
     history, heads = drawn
     refs, counts = history.graph().reaching_refs(heads)
     reach = {name: history.ancestors(head) for name, head in heads.items()}
@@ -111,7 +111,7 @@ def test_reaching_refs_match_reference(drawn: tuple[History, dict[str, str]]) ->
 
 
 @given(histories())
-def test_problems_count_all_contradictions(history: History) -> None:
+def test_history_problems_are_all_counted(history: History) -> None:
     found = {kind: count for kind, (count, _) in problems_of(history.graph()).items()}
     edges = [(child, parent) for child, parents in history.parents.items() for parent in parents]
     assert history.minutes is not None
@@ -139,7 +139,7 @@ def test_missing_parent_is_reported_with_child() -> None:
     assert graph.generation.tolist() == [0, 1]
 
 
-def test_missing_first_parent_is_no_first_parent() -> None:
+def test_missing_first_parent_is_not_used_as_first_parent() -> None:
     graph = History({"a": [], "b": ["gone", "a"]}).graph()
     assert graph.first_parent.tolist() == [-1, -1]
     assert graph.reachable(["b"]).tolist() == [True, True]
@@ -174,7 +174,7 @@ def test_repeated_parent_on_cycle_terminates() -> None:
     assert graph.reaching_refs({"main": "c"})[1].to_pylist() == [1, 1, 1]
 
 
-def test_problem_samples_are_limited_but_counted() -> None:
+def test_history_problem_samples_are_limited_but_all_are_counted() -> None:
     count, samples = problems_of(History({f"c{number}": ["gone"] for number in range(50)}).graph())[MISSING_PARENT]
     assert (count, len(samples)) == (50, MAX_SAMPLES)
 
@@ -196,7 +196,7 @@ def test_unknown_head_is_rejected() -> None:
         graph.reaching_refs({"main": "nowhere"})
 
 
-def test_ref_names_are_limited_but_counted() -> None:
+def test_ref_names_per_commit_are_limited_but_all_are_counted() -> None:
     history = History({"a": [], "b": ["a"]})
     heads = {f"ref{number:03d}": "b" if number % 2 else "a" for number in reversed(range(300))}
     refs, counts = history.graph().reaching_refs(heads)

@@ -110,7 +110,7 @@ def test_strings_of_any_length_number_and_layout_have_spark_hashes() -> None:
 
 
 @pytest.mark.parametrize("values", [[], [""] * 600, [None] * 600, ["a"] * 600])
-def test_columns_without_content_are_hashed(values: list[str | None]) -> None:
+def test_empty_and_null_columns_are_hashed(values: list[str | None]) -> None:
     expected = [42 if value is None else xxh64_intdigest(value.encode(), 42) for value in values]
     assert xxhash64(pa.array(values, pa.string())).view(np.uint64).tolist() == expected
     assert xxhash64(pa.chunked_array([], pa.string())).tolist() == []
@@ -135,7 +135,7 @@ def random_row(rng: random.Random) -> dict[str, Any]:
     return {name: None if rng.random() < 0.2 else value for name, value in values.items()}
 
 
-def test_many_rows_have_the_hashes_of_few_rows() -> None:
+def test_row_hashes_do_not_depend_on_batch_size() -> None:
     """Many rows are hashed together. Slices and chunks have other offsets."""
     rng = random.Random(31)
     table = pa.Table.from_pylist([random_row(rng) for _ in range(2_000)], schema=EVERY_TYPE)

@@ -32,17 +32,17 @@ def test_branch_with_old_head_is_idle() -> None:
     ],
     ids=["young commit", "new at an old commit", "never seen before", "commit of unknown time", "commit in the future"],
 )
-def test_branch_without_evidence_is_kept(head_at: datetime | None, since: datetime | None) -> None:
+def test_branch_not_proven_idle_is_kept(head_at: datetime | None, since: datetime | None) -> None:
     assert not is_idle(head_at, since)
 
 
-def test_limit_is_strict() -> None:
+def test_idle_limit_itself_does_not_count_as_idle() -> None:
     limit = NOW - 30 * DAY
     assert (is_idle(limit, OLD), is_idle(limit - timedelta(microseconds=1), limit - timedelta(microseconds=1))) == (False, True)
 
 
 @pytest.mark.parametrize("name", ["my/tmp/a", "tmp", "xtmp/a"])
-def test_pattern_matches_the_full_name(name: str) -> None:
+def test_branch_pattern_matches_full_name(name: str) -> None:
     assert not is_idle(name=name)
 
 
@@ -50,18 +50,18 @@ def test_protected_branch_is_kept() -> None:
     assert not is_idle(protected="it is the default branch")
 
 
-def test_main_is_kept_without_a_protection() -> None:
+def test_main_branch_is_kept_even_without_protection() -> None:
     anything = IdleRule("retention.delete_idle[0]", ".*", DAY)
     assert [explain_idle(Branch(name, OLD, OLD), [anything], NOW) is None for name in ("main", "mainly")] == [True, False]
 
 
-def test_first_matching_rule_decides() -> None:
+def test_first_matching_idle_rule_applies() -> None:
     keep = IdleRule("retention.delete_idle[0]", "tmp/keep", 1000 * DAY)
     branch = Branch("tmp/keep", OLD, OLD)
     assert (explain_idle(branch, [keep, TMP], NOW), explain_idle(branch, [TMP, keep], NOW) is None) == (None, False)
 
 
-def test_rule_without_a_branch_is_reported() -> None:
+def test_idle_rule_that_matches_no_branch_is_reported() -> None:
     rules = [TMP, IdleRule("retention.delete_idle[1]", "tmp/a", DAY)]
     (found,) = describe_unused_rules(rules, ["tmp/a", "main"])
     assert found.startswith("retention.delete_idle[1] (match 'tmp/a') applies to no branch")
@@ -71,17 +71,17 @@ def sighting(age: int, *, table: str | None = None, **heads: str) -> Sighting:
     return Sighting(NOW - age * DAY, {(table, name): head for name, head in heads.items()}, frozenset({table}) if heads else frozenset())
 
 
-def test_moved_branch_is_unchanged_since_the_run_after_the_move() -> None:
+def test_moved_branch_is_unchanged_since_first_run_after_move() -> None:
     seen = [sighting(1, a="x"), sighting(2, a="x"), sighting(3, a="y"), sighting(4, a="x")]
     assert find_unchanged_since({(None, "a"): "x"}, seen, OLD) == {(None, "a"): NOW - 2 * DAY}
 
 
-def test_branch_that_was_created_again_is_unchanged_since_then() -> None:
+def test_recreated_branch_is_unchanged_since_its_recreation() -> None:
     seen = [sighting(1, a="x", b="x"), sighting(2, b="x"), sighting(3, a="x", b="x")]
     assert find_unchanged_since({(None, "a"): "x"}, seen, OLD) == {(None, "a"): NOW - DAY}
 
 
-def test_run_that_could_not_read_the_table_is_no_evidence() -> None:
+def test_run_that_could_not_read_table_does_not_count_for_idle_time() -> None:
     seen = [sighting(1, a="x"), sighting(2), sighting(3, a="x")]
     assert find_unchanged_since({(None, "a"): "x"}, seen, OLD) == {(None, "a"): NOW - 3 * DAY}
 

@@ -1,4 +1,4 @@
-"""An address that no store reads may be another address of a directory in a storage."""
+"""An address that no configured store reads may be another address of a directory in a storage."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def find(root: str, address: str) -> set[str]:
     ],
 )
 @pytest.mark.parametrize("root", ["s3://bucket/", "file:///data/warehouse/"])
-def test_directory_at_the_end_of_the_address_is_found(root: str, address: str) -> None:
+def test_storage_directory_is_found_at_end_of_address(root: str, address: str) -> None:
     assert "db/t/" in find(root, address)
 
 
@@ -36,7 +36,7 @@ def test_directory_at_the_end_of_the_address_is_found(root: str, address: str) -
         f"https://gateway/bucket/db/a%20b/{FILE.replace('/', '%2F')}",
     ],
 )
-def test_directory_is_found_as_written_and_decoded(address: str) -> None:
+def test_storage_directory_is_found_as_written_and_percent_decoded(address: str) -> None:
     assert {"db/a%20b/", "db/a b/"} & find("s3://bucket/", address)
     assert "db/a b/" in find("s3://bucket/", address)
 
@@ -55,10 +55,10 @@ def test_doubled_slash_in_a_bucket_is_found() -> None:
         ("file:///data/a b/", f"https://gateway/a%20b/{FILE}"),
     ],
 )
-def test_storage_at_or_under_the_directory_is_found_as_a_whole(root: str, address: str) -> None:
+def test_storage_at_or_under_directory_matches_completely(root: str, address: str) -> None:
     assert "" in find(root, address)
 
 
 @pytest.mark.parametrize("address", ["", FILE, f"../{FILE}", f"/{FILE}", f"http://gateway/{FILE}", f"hdfs://nn/warehouse/db/t/{FILE}"])
-def test_storage_is_never_found_as_a_whole_without_the_name_of_its_directory(address: str) -> None:
+def test_storage_never_matches_completely_without_its_directory_name(address: str) -> None:
     assert "" not in find("s3://bucket/warehouse/", address)

@@ -61,7 +61,7 @@ def test_notification_counts_paths_that_commits_delete() -> None:
     assert only(summary(plan)).title.endswith("waits for approval: 2 history edits, 1,234 paths deleted on branches")
 
 
-def test_plan_ready_names_effects_and_next_command() -> None:
+def test_plan_ready_event_contains_effects_and_next_command() -> None:
     plan = header(expiry_actions={"sales": 3})
     item = only(summary(plan))
     assert (item.event, item.storage, item.plan_id) == ("plan_ready", "warehouse", plan.plan_id)
@@ -73,25 +73,25 @@ def test_plan_ready_names_effects_and_next_command() -> None:
     ]
 
 
-def test_plan_ready_names_aborted_uploads() -> None:
+def test_plan_ready_event_contains_aborted_uploads() -> None:
     plan = header(totals={}, rows=0, uploads=Uploads(count=4, bytes=5_000_000))
     assert only(summary(plan)).title.endswith("waits for approval: 4 unfinished uploads (5 MB)")
 
 
-def test_plan_ready_names_missing_approval() -> None:
+def test_plan_ready_event_contains_missing_approvals() -> None:
     assert "It is approved by 1 of 2 people" in only(summary(missing="approved by 1 of 2 people that its storage requires")).text
 
 
-def test_empty_plan_is_no_event() -> None:
+def test_empty_plan_creates_no_event() -> None:
     assert events(summary(header(totals={}, rows=0))) == []
 
 
 @pytest.mark.parametrize("status", ["approved", "rejected", "applied", "restored", "expired", "historical"])
-def test_finished_plan_is_no_event(status: str) -> None:
+def test_finished_plan_creates_no_event(status: str) -> None:
     assert events(summary(status=status)) == []
 
 
-def test_plan_refused_names_gates_and_numbers() -> None:
+def test_plan_refused_event_contains_gates_and_numbers() -> None:
     item = only(summary(header(gates=GATES, totals={}, rows=0), "refused"))
     assert item.event == "plan_refused"
     assert item.title.endswith("is refused by delete_bytes, live_drop")
@@ -105,14 +105,14 @@ def test_plan_refused_names_gates_and_numbers() -> None:
         (APPROVE_WITHIN - timedelta(hours=6), ["plan_ready", "approval_ends"]),
     ],
 )
-def test_approval_ends_six_hours_before_approval_deadline(after: timedelta, expected: list[str]) -> None:
+def test_approval_deadline_event_is_sent_six_hours_before(after: timedelta, expected: list[str]) -> None:
     assert events(summary(), after=after) == expected
 
 
 @pytest.mark.parametrize(
     "after, expected", [(APPLY_WITHIN - timedelta(hours=6) - SECOND, []), (APPLY_WITHIN - timedelta(hours=6), ["approval_ends"])]
 )
-def test_approval_ends_six_hours_before_apply_deadline(after: timedelta, expected: list[str]) -> None:
+def test_apply_deadline_event_is_sent_six_hours_before(after: timedelta, expected: list[str]) -> None:
     assert events(StorageSummary("warehouse", None, approved=(header().summary,)), after=after) == expected
 
 
@@ -124,7 +124,7 @@ def test_approval_and_apply_deadlines_are_separate_events() -> None:
     assert len({item.id for item in [*ready, *approved]}) == 3
 
 
-def test_plan_applied_names_what_was_done_and_not_done() -> None:
+def test_plan_applied_event_contains_completed_and_remaining_work() -> None:
     plan = header(expiry_actions={"sales": 3})
     lines = ("Can be undone: all of it.",)
     done = AppliedPlan(plan, "partially applied", NOW, "kim", "1 files of phase quarantine (denied)", lines)
@@ -136,28 +136,28 @@ def test_plan_applied_names_what_was_done_and_not_done() -> None:
     assert item.text.splitlines() == ["Approved by kim.", "Not done: 1 files of phase quarantine (denied).", *lines]
 
 
-def test_plan_applied_without_effect_is_an_event() -> None:
+def test_plan_applied_without_effect_creates_event() -> None:
     done = AppliedPlan(header(totals={}, rows=0), "applied", NOW)
     assert only(StorageSummary("warehouse", None, applied=(done,))).title.endswith("nothing was changed")
 
 
-def test_rehearsal_is_marked() -> None:
+def test_rehearsal_event_is_marked() -> None:
     assert only(summary(header(rehearsal=True))).title.startswith("REHEARSAL warehouse: plan ")
 
 
-def test_table_unreadable_names_time_and_error() -> None:
+def test_table_unreadable_event_contains_time_and_error() -> None:
     item = only(summary(header(unreadable=(UNREADABLE,)), "applied"))
     assert (item.event, item.lake) == ("table_unreadable", "sales")
     assert item.title == "table shop.orders of lake sales has been unreadable since 2026-03-12 09:30 UTC"
     assert "torn manifest" in item.text
 
 
-def test_table_unreadable_in_two_storages_is_one_event() -> None:
+def test_table_unreadable_in_two_storages_creates_one_event() -> None:
     both = [summary(header(storage=name, unreadable=(UNREADABLE,)), "applied") for name in ("warehouse", "archive")]
     assert events(*both) == ["table_unreadable"]
 
 
-def test_table_unreadable_again_is_new_event() -> None:
+def test_table_that_is_unreadable_again_creates_new_event() -> None:
     def event_id(**changes: Any) -> str:
         return only(summary(header(unreadable=(UNREADABLE.model_copy(update=changes),)), "applied")).id
 
@@ -174,12 +174,12 @@ def test_table_unreadable_again_is_new_event() -> None:
         (timedelta(hours=54), date(2026, 3, 16)),
     ],
 )
-def test_run_missed_after_thirty_hours_and_daily(after: timedelta, missed: date | None) -> None:
+def test_run_missed_event_is_sent_after_thirty_hours_and_then_daily(after: timedelta, missed: date | None) -> None:
     found = list_notifications([summary(status="applied")], NOW + after)
     assert [item.id for item in found] == ([] if missed is None else [f"warehouse/run_missed/{missed}"])
 
 
-def test_apply_failed_names_error_and_next_command() -> None:
+def test_apply_failed_event_contains_error_and_next_command() -> None:
     failed = FailedApply("a" * 64, "run 1", "no longer matches the lakes")
     item = only(StorageSummary("warehouse", None, failed=(failed,)))
     assert (item.event, item.plan_id) == ("apply_failed", "a" * 64)
@@ -187,7 +187,7 @@ def test_apply_failed_names_error_and_next_command() -> None:
     assert "gc-assets apply aaaaaaaaaaaa" in item.text
 
 
-def test_each_failed_apply_is_separate_event() -> None:
+def test_each_failed_apply_creates_separate_event() -> None:
     attempts = [StorageSummary("warehouse", None, failed=(FailedApply("a" * 64, attempt, ""),)) for attempt in ("run 1", "run 2")]
     assert events(*attempts) == ["apply_failed", "apply_failed"]
 
@@ -199,7 +199,7 @@ def test_event_keeps_its_id() -> None:
     assert len(first) == 3
 
 
-def test_title_is_one_printable_line() -> None:
+def test_event_title_is_one_printable_line() -> None:
     hostile = UNREADABLE.model_copy(update={"table_name": "a\r\nBcc: x\x1b[2J\u2028b\udcff"})
     item = only(summary(header(unreadable=(hostile,)), "applied"))
     assert item.title.startswith("table a  Bcc: x [2J b  of lake sales")
@@ -224,18 +224,18 @@ def many(count: int) -> list[Notification]:
     return [target_failed(f"t{index}", "no answer") for index in range(count)]
 
 
-def test_subject_summarises_all_notifications() -> None:
+def test_message_subject_summarises_all_notifications() -> None:
     assert format_subject(many(1)) == "gc-assets: notifications cannot be delivered to t0"
     assert format_subject(many(3)) == "gc-assets: notifications cannot be delivered to t0 (and 2 more)"
 
 
-def test_body_lists_few_of_many_notifications() -> None:
+def test_message_body_lists_only_some_of_many_notifications() -> None:
     text = format_body(many(1_000 + MAX_LISTED))
     assert text.count("no answer") == MAX_LISTED
     assert text.endswith("And 1,000 more: see `gc-assets plans` and `gc-assets doctor`.")
 
 
-def test_document_contains_every_notification() -> None:
+def test_json_document_contains_every_notification() -> None:
     (item,) = json.loads(json.dumps(to_document([only(summary())])))["notifications"]
     assert item.keys() == {"event", "id", "title", "text", "storage", "lake", "plan_id"}
     assert to_document([only(summary())]) == to_document([only(summary())])

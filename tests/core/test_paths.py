@@ -78,7 +78,7 @@ def test_address_resolves_to_storage_and_key(resolver: KeyResolver, address: str
     assert resolver.resolve_one(address) == (storage, key)
 
 
-def test_batch_resolves_like_single_addresses(resolver: KeyResolver) -> None:
+def test_batch_resolves_to_the_same_keys_as_single_addresses(resolver: KeyResolver) -> None:
     addresses = [address for address, _, _ in SAME_OBJECT]
     mixed = [*addresses, None, "gs://bucket/prefix/a", *addresses[::-1], addresses[0]]
     assert resolve_all(resolver, mixed) == [address and resolver.resolve_one(address) for address in mixed]
@@ -157,7 +157,7 @@ def test_resolver_pickles(resolver: KeyResolver) -> None:
     assert copy.resolve_one("/data/warehouse/x") == ("warehouse", "x")
 
 
-def test_storage_may_be_root_directory() -> None:
+def test_storage_can_be_root_directory() -> None:
     assert resolve_all(KeyResolver([("disk", "file:///")]), ["file:///a/b", "file:/a//b", "/a"]) == [
         ("disk", "a/b"),
         ("disk", "a/b"),
@@ -179,18 +179,18 @@ def spellings_on_disk(draw: st.DrawFn, key: str) -> str:
 
 
 @given(st.data(), SEGMENTS, SEGMENTS)
-def test_local_keys_are_equal_iff_files_are(data: st.DataObject, one: str, two: str) -> None:
+def test_local_keys_are_equal_if_and_only_if_files_are_equal(data: st.DataObject, one: str, two: str) -> None:
     resolver = KeyResolver([("warehouse", "/data/warehouse")])
     first, second = (data.draw(spellings_on_disk(key)) for key in (one, two))
     places = resolve_all(resolver, [first, second])
     assert places == [resolver.resolve_one(first), resolver.resolve_one(second)]
-    # A slash at the end names a directory: the same to `normpath`, and another thing to us.
+    # A slash at the end means a directory. `normpath` ignores it, but two keys differ by it.
     seen = [(os.path.normpath(f"/data/warehouse/{key}"), key.endswith(("/", "/.")) or key == ".") for key in (one, two)]
     assert (places[0] == places[1]) == (seen[0] == seen[1])
 
 
 @given(SEGMENTS, SEGMENTS, st.lists(st.sampled_from(["s3", "s3a", "s3n", "S3", "S3A"]), min_size=2, max_size=2))
-def test_s3_keys_are_equal_iff_bytes_are(one: str, two: str, schemes: list[str]) -> None:
+def test_s3_keys_are_equal_if_and_only_if_bytes_are_equal(one: str, two: str, schemes: list[str]) -> None:
     resolver = KeyResolver([("lake", "s3://bucket/prefix")])
     places = resolve_all(resolver, [f"{scheme}://bucket/prefix/{key}" for scheme, key in zip(schemes, (one, two), strict=True)])
     assert places == [("lake", one), ("lake", two)]
@@ -212,7 +212,7 @@ def test_address_through_link_is_in_storage(tmp_path: Path) -> None:
     ]
 
 
-def test_storage_behind_link_contains_real_addresses(tmp_path: Path) -> None:
+def test_storage_location_that_is_link_contains_real_addresses(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     resolver = KeyResolver([("warehouse", str(tmp_path / "link"))])
@@ -227,7 +227,7 @@ def test_unresolvable_link_is_rejected(tmp_path: Path) -> None:
         resolver.resolve_one(f"{tmp_path}/loop/x")
 
 
-def test_unresolvable_address_has_no_location_but_a_problem(tmp_path: Path) -> None:
+def test_unresolvable_address_has_problem_instead_of_location(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     resolver = KeyResolver([("warehouse", str(tmp_path))])
     outside = KeyResolver([("warehouse", f"{tmp_path}/real")])
@@ -326,25 +326,25 @@ def test_resolved_links_reveal_overlap(tmp_path: Path) -> None:
         ("%ff%20", "%FF "),
     ],
 )
-def test_spelling_variants_share_loose_form(one: str, two: str) -> None:
+def test_spelling_variants_have_equal_normalized_form(one: str, two: str) -> None:
     assert loosen_spelling(pa.array([one, "plain"]))[0] == loosen_spelling(pa.array([two]))[0]
 
 
 @pytest.mark.parametrize(
     "one, two", [("a b", "a_b"), ("A", "a"), ("a/b", "a/c"), ("a/b", "ab"), ("a.b", "a/b"), ("100%", "100"), ("%zz", "zz"), ("a/", "a")]
 )
-def test_different_keys_have_different_loose_forms(one: str, two: str) -> None:
+def test_different_keys_have_different_normalized_forms(one: str, two: str) -> None:
     assert loosen_spelling(pa.array([one]))[0] != loosen_spelling(pa.array([two]))[0]
 
 
-def test_regular_keys_keep_their_form() -> None:
+def test_regular_keys_are_unchanged_by_normalization() -> None:
     keys = pa.array(["db/t/00000-0.parquet", None, "a.b/c", ""])
     assert loosen_spelling(keys).equals(keys)
     assert loosen_spelling(pa.chunked_array([keys, pa.array(["a%20b", None])])).to_pylist() == [*keys.to_pylist(), "a b", None]
 
 
 @given(st.text(max_size=12), st.integers(0, 3))
-def test_loose_form_ignores_repeated_encoding(key: str, times: int) -> None:
+def test_normalized_form_ignores_repeated_percent_encoding(key: str, times: int) -> None:
     encoded = key
     for _ in range(times):
         encoded = quote(encoded)
@@ -352,7 +352,7 @@ def test_loose_form_ignores_repeated_encoding(key: str, times: int) -> None:
 
 
 @given(st.lists(st.one_of(st.none(), st.text(st.sampled_from("ab./%2ée\u0301"), max_size=8)), max_size=8), st.integers(0, 3))
-def test_loosen_spelling_is_idempotent(keys: list[str | None], start: int) -> None:
+def test_spelling_normalization_is_idempotent(keys: list[str | None], start: int) -> None:
     column = pa.array(keys, pa.string()).slice(start)
     loosened = loosen_spelling(column)
     assert loosened.to_pylist() == [loosen_spelling(pa.array([key], pa.string()))[0].as_py() for key in column.to_pylist()]

@@ -1,4 +1,4 @@
-"""The plan id changes with everything that changes the deletion, and with nothing else."""
+"""The plan id changes only with values that change the deletion."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def plan(created_at: datetime = NOW, **changes: Any) -> PlanHeader:
     return seal(**{**SUBSTANCE, **changes}, created_at=created_at)
 
 
-def test_every_plan_field_has_other_value() -> None:
+def test_changed_values_cover_every_plan_field() -> None:
     assert (
         set(OTHER)
         == set(SUBSTANCE)
@@ -116,7 +116,7 @@ def test_plan_id_ignores_warnings() -> None:
     assert header.notes == ["1 namespace is gone as a whole."]
 
 
-def test_plan_id_ignores_what_the_plan_leaves_out() -> None:
+def test_plan_id_ignores_left_out_tables() -> None:
     left_out = (LeftOut(name="files", files=1, bytes=7, reason="an apply was denied them"),)
     assert plan(left_out=left_out).plan_id == plan().plan_id
     assert str(left_out[0]) == "1 file (7 B) is left out: an apply was denied them"
@@ -147,19 +147,19 @@ def test_plan_id_ignores_order_of_keys() -> None:
 
 
 @pytest.mark.parametrize("name", OTHER)
-def test_changed_header_is_not_intact(name: str) -> None:
+def test_changed_plan_header_is_detected(name: str) -> None:
     header = plan()
     assert is_intact(header)
     assert not is_intact(header.model_copy(update={name: OTHER[name]}))
 
 
 @pytest.mark.parametrize("name", ["approve_before", "apply_before"])
-def test_extended_deadline_is_not_intact(name: str) -> None:
+def test_extended_plan_deadline_is_detected(name: str) -> None:
     header = plan()
     assert not is_intact(header.model_copy(update={name: getattr(header, name) + timedelta(days=1)}))
 
 
-def test_keyed_plan_protects_creation_time() -> None:
+def test_plan_key_protects_creation_time() -> None:
     key = b"a secret of sixteen letters"
     header = seal(key, **SUBSTANCE, created_at=NOW)
     younger = seal(b"a key of the forger's own", **SUBSTANCE, created_at=NOW + timedelta(days=9))
@@ -172,13 +172,13 @@ def test_keyed_plan_protects_creation_time() -> None:
     assert is_intact(repeat(header, key), key)
 
 
-def test_header_round_trips_intact() -> None:
+def test_plan_header_round_trips() -> None:
     header = plan(gates=(foreign_metadata(3, ["table é", "s3://b/k"]), *SUBSTANCE["gates"]))
     assert PlanHeader.model_validate_json(header.model_dump_json()) == header
     assert is_intact(PlanHeader.model_validate(header.model_dump(mode="json")))
 
 
-def test_header_with_wrong_fields_is_rejected() -> None:
+def test_plan_header_with_wrong_fields_is_rejected() -> None:
     document = plan().model_dump(mode="json")
     with pytest.raises(ValidationError, match="force"):
         PlanHeader.model_validate({**document, "force": True})
@@ -186,7 +186,7 @@ def test_header_with_wrong_fields_is_rejected() -> None:
         PlanHeader.model_validate({name: value for name, value in document.items() if name != "rows_digest"})
 
 
-def test_older_plan_keeps_its_id() -> None:
+def test_plan_of_older_release_keeps_its_id() -> None:
     unknown = {"by_kind", "live_by_lake", "unreadable", "uploads"}
     then = seal(**{name: value for name, value in SUBSTANCE.items() if name not in unknown}, created_at=NOW)
     document = {name: value for name, value in then.model_dump(mode="json").items() if name not in unknown}
@@ -213,6 +213,6 @@ def test_plan_with_failed_gate_is_refused() -> None:
     assert header.status_at(header.apply_before) == "expired"
 
 
-def test_past_date_is_historical() -> None:
+def test_plan_for_past_date_is_historical() -> None:
     header = plan(historical=True, gates=(live_set(0, 3),))
     assert header.status_at(NOW) == header.status_at(header.apply_before) == "historical"

@@ -32,7 +32,7 @@ def test_characters_that_do_not_print_are_escaped(hostile: str, shown: str) -> N
 
 
 @given(st.text(st.characters()))
-def test_escaped_text_prints(text: str) -> None:
+def test_escaped_text_is_printable(text: str) -> None:
     assert escape(text).isprintable()
     assert to_message(text).replace("\n  ", "").isprintable()
 
@@ -45,21 +45,21 @@ def test_long_value_is_cut_in_the_middle() -> None:
     assert "8,900 characters left out" in shown
 
 
-def test_message_keeps_its_indented_list_only() -> None:
+def test_message_keeps_line_breaks_only_for_indented_lists() -> None:
     assert to_message("lost:\n  a\n  b\nNext: c") == "lost:\n  a\n  b\\nNext: c"
 
 
-def test_list_of_samples_has_five() -> None:
+def test_sample_list_has_at_most_five_items() -> None:
     assert show_list(["a\nb", *"cdefgh"], separator="; ") == "a\\nb; c; d; e; f"
 
 
 @pytest.mark.parametrize("error", [FormatError, LakeUnreadable, StoreError])
-def test_error_of_a_lake_is_one_printable_line(error: type[Exception]) -> None:
+def test_lake_error_is_one_printable_line(error: type[Exception]) -> None:
     assert str(error(f"table {HOSTILE}: no")).isprintable()
     assert len(str(error("x" * 10**6))) < MAX_MESSAGE + 100
 
 
-def test_gate_and_finding_are_printable() -> None:
+def test_gate_and_doctor_messages_are_printable() -> None:
     assert foreign_metadata(1, [HOSTILE], 1, [HOSTILE], [HOSTILE]).message.isprintable()
     found = Finding("sales", "note", OK, HOSTILE, HOSTILE)
     assert (found.found + found.todo).isprintable()

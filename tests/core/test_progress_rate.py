@@ -21,12 +21,12 @@ def test_progress_rate_formats_known_values(rate: ProgressRate, expected: str) -
     assert str(rate) == expected
 
 
-def test_rate_is_unknown_at_first() -> None:
+def test_progress_rate_is_unknown_at_first() -> None:
     assert ProgressRate("files", 900, 1_000, 1.9).rate is None
     assert ProgressRate("files", 900, 1_000, 2.0).rate == 450
 
 
-def test_rate_excludes_initial_units() -> None:
+def test_progress_rate_excludes_initial_units() -> None:
     rate = ProgressRate("files", 6_000, 10_000, 10.0, first=5_000)
     assert (rate.rate, rate.seconds_left, rate.share) == (100, 40, 0.6)
 

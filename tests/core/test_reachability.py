@@ -28,7 +28,7 @@ def random_edges(rng: np.random.Generator, nodes: int) -> Edges:
     return order[edges[:, 0]], order[edges[:, 1]]
 
 
-def test_random_graphs_match_their_transitive_closure() -> None:
+def test_reachability_of_random_graphs_matches_transitive_closure() -> None:
     rng = np.random.default_rng(7)
     cyclic = 0
     for _ in range(1_500):
@@ -43,13 +43,13 @@ def test_random_graphs_match_their_transitive_closure() -> None:
     assert 200 < cyclic < 1_400
 
 
-def test_cycle_without_branches_is_reached_from_a_node_on_it() -> None:
+def test_cycle_is_reachable_from_node_on_it() -> None:
     ring = np.arange(5, dtype=np.int32), np.roll(np.arange(5, dtype=np.int32), 1)
     assert reachable_nodes(6, *ring, np.array([3, 3], np.int32)).tolist() == [True] * 5 + [False]
     assert reachable_nodes(6, *ring, np.array([5], np.int32)).tolist() == [False] * 5 + [True]
 
 
-def test_deep_graphs_need_no_recursion() -> None:
+def test_deep_graph_causes_no_recursion_error() -> None:
     """A merge at each commit leaves no chain to contract."""
     nodes = np.arange(2, 50_000, dtype=np.int32)
     ladder = np.concatenate([nodes, nodes]), np.concatenate([nodes - 1, nodes - 2])

@@ -17,7 +17,7 @@ def array(values: list[int]) -> np.ndarray:
 
 
 @given(HASHES, HASHES)
-def test_set_finds_all_its_hashes_and_no_others(wanted: list[int], hashes: list[int]) -> None:
+def test_hash_set_contains_exactly_added_hashes(wanted: list[int], hashes: list[int]) -> None:
     index = HashSet(array(wanted))
     rows, positions = index.find(array(hashes))
     assert rows.tolist() == [row for row, value in enumerate(hashes) if value in wanted]
@@ -30,7 +30,7 @@ def test_distinct_hashes_are_sorted(values: list[int]) -> None:
 
 
 @given(HASHES)
-def test_groups_contain_equal_hashes(values: list[int]) -> None:
+def test_hashes_are_grouped_by_equal_value(values: list[int]) -> None:
     order, first = group_sorted(array(values))
     assert sorted(order.tolist()) == list(range(len(values)))
     groups = [{values[row] for row in rows.tolist()} for rows in np.split(order, first)[1:]]

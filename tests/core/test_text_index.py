@@ -22,18 +22,18 @@ def find(texts: Sequence[str], wanted: Sequence[str | None]) -> list[int]:
 
 
 @given(st.lists(TEXTS, unique=True), st.lists(TEXTS))
-def test_texts_are_found_at_their_positions(texts: list[str], others: list[str]) -> None:
+def test_texts_are_found_at_original_positions(texts: list[str], others: list[str]) -> None:
     wanted = [*others, *texts[::2]]
     position = {text: number for number, text in enumerate(texts)}
     assert find(texts, wanted) == [position.get(text, -1) for text in wanted]
 
 
-def test_text_with_the_hash_of_another_one_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_with_only_equal_hash_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_index, "xxhash64", hash_lengths)
     assert find(["a", "bb"], ["a", "x", "bb", "yy", "zzz"]) == [0, -1, 1, -1, -1]
 
 
-def test_listed_texts_with_equal_hashes_are_all_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_indexed_texts_with_equal_hashes_are_all_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_index, "xxhash64", hash_lengths)
     assert find(["a", "b", "cc"], ["b", "a", "d", "cc"]) == [1, 0, -1, 2]
 

@@ -40,7 +40,7 @@ def test_invalid_duration_is_rejected_with_example(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["6M", "1Y", "1d6M"])
-def test_capital_m_is_rejected(text: str) -> None:
+def test_duration_unit_capital_m_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="not a duration"):
         parse_duration(text)
 
@@ -117,21 +117,21 @@ def test_invalid_cutoff_is_rejected_with_example(value: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [0, "0", "00"])
-def test_cutoff_of_zero_commits_is_rejected(value: str | int) -> None:
+def test_cutoff_with_zero_commits_is_rejected(value: str | int) -> None:
     with pytest.raises(ValueError, match="0 would keep nothing"):
         parse_cutoff(value)
 
 
-def test_cutoff_moment_is_relative_to_as_of() -> None:
+def test_cutoff_time_is_relative_to_as_of() -> None:
     assert parse_cutoff("10d").moment(AS_OF) == datetime(1998, 1, 10, tzinfo=UTC)
 
 
 @pytest.mark.parametrize("value", ["forever", "3"])
-def test_cutoff_without_age_has_no_moment(value: str) -> None:
+def test_cutoff_without_age_has_no_time(value: str) -> None:
     assert parse_cutoff(value).moment(AS_OF) is None
 
 
-def test_cutoff_texts_describe_rule() -> None:
+def test_cutoff_description_contains_rule() -> None:
     assert str(Cutoff(keep_last=3, max_age=timedelta(hours=36))) == "the newest 3 or 1d12h"
     assert parse_cutoff("1998-01-10").expired_text == "older than 1998-01-10T00:00:00+00:00"
     assert parse_cutoff("1998-01-10").retained_text == "since 1998-01-10T00:00:00+00:00"

@@ -19,19 +19,19 @@ def children() -> set[int]:
     return {int(pid) for thread in Path("/proc/self/task").iterdir() for pid in (thread / "children").read_text().split()}
 
 
-def test_worker_is_reused() -> None:
+def test_worker_process_is_reused() -> None:
     assert run_in_worker(5, os.getpid) == run_in_worker(5, os.getpid) != os.getpid()
     assert worker_process.is_started()
 
 
-def test_error_of_the_function_is_raised_and_the_worker_goes_on() -> None:
+def test_function_error_is_raised_and_worker_continues() -> None:
     pid = run_in_worker(5, os.getpid)
     with pytest.raises(ValueError, match="invalid literal"):
         run_in_worker(5, int, "x")
     assert run_in_worker(5, os.getpid) == pid
 
 
-def test_endless_call_is_killed() -> None:
+def test_endless_call_is_killed_at_deadline() -> None:
     pid = run_in_worker(5, os.getpid)
     with pytest.raises(TimeoutError):
         run_in_worker(0, time.sleep, 60)
@@ -50,7 +50,7 @@ def test_call_that_needs_too_much_memory_fails_alone() -> None:
     assert run_in_worker(5, pow, 2, 10) == 1024
 
 
-def test_crash_of_the_worker_is_an_error_of_the_call() -> None:
+def test_worker_crash_raises_error_in_call() -> None:
     with pytest.raises(WorkerDied, match="ended with code 3") as caught:
         run_in_worker(5, os._exit, 3)
     assert not caught.value.is_limit
@@ -64,7 +64,7 @@ def test_killed_idle_worker_is_replaced() -> None:
     assert run_in_worker(5, os.getpid) != pid
 
 
-def test_worker_ends_with_its_parent() -> None:
+def test_worker_ends_when_parent_process_ends() -> None:
     program = "import os; from gc_assets.core.worker_process import run_in_worker; print(run_in_worker(9, os.getpid), flush=True)"
     done = subprocess.run([sys.executable, "-c", f"{program}; os.kill(os.getpid(), 9)"], capture_output=True, text=True, check=False)
     until = time.monotonic() + 60

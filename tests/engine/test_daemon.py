@@ -43,7 +43,7 @@ def poll_pipe(idle_seconds: float, *, is_busy: bool, content: bytes = b"") -> in
         os.close(writing)
 
 
-def test_only_an_idle_process_ends() -> None:
+def test_only_idle_daemon_process_ends() -> None:
     assert poll_pipe(60, is_busy=False) == 0
     assert poll_pipe(0, is_busy=True) == 0
     assert poll_pipe(0, is_busy=False, content=b"request") == 1
@@ -51,7 +51,7 @@ def test_only_an_idle_process_ends() -> None:
         poll_pipe(0, is_busy=False)
 
 
-def test_time_counts_from_the_last_worker() -> None:
+def test_idle_time_counts_from_last_worker() -> None:
     busy = iter([True, False, False])
     poll, started = IdlePoll(0.2, lambda: next(busy)), monotonic()
     for _ in range(2):
@@ -66,8 +66,8 @@ def test_only_living_children_are_workers() -> None:
     assert done.stdout == "[False, True] False\n"
 
 
-def test_daemon_outlives_its_workers_only() -> None:
-    """With the pyspark of this environment, whose `select` module is replaced."""
+def test_daemon_ends_with_its_parent_but_not_with_workers() -> None:
+    """The test uses the installed pyspark with a replaced `select` module."""
     environment = {**os.environ, "PYTHON_WORKER_FACTORY_SECRET": "secret", "SPARK_REUSE_WORKER": "1"}
     command = [sys.executable, "-c", IDLE.format(0.5)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as daemon:

@@ -57,7 +57,7 @@ def empty_table(context: RunContext, lake_name: str) -> PublishedTable:
     return publish(context.state, run, write_rows(POLICY_TABLE.schema.empty_table(), POLICY_TABLE, run, context.state.files), context.clock)
 
 
-def test_stage_logs_run_activity_and_result(context: RunContext, caplog: pytest.LogCaptureFixture) -> None:
+def test_stage_logs_run_stage_and_result(context: RunContext, caplog: pytest.LogCaptureFixture) -> None:
     run_id = empty_table(context, "sales").receipt.run_id
     begun, much, ended = caplog.messages
     assert begun == f"sales/policy_table of 2026-03-14: begins run {run_id}"
@@ -70,7 +70,7 @@ def test_stage_logs_to_module_logger(context: RunContext, caplog: pytest.LogCapt
     assert {record.name for record in caplog.records} == {__name__}
 
 
-def test_silence_is_broken_by_progress(context: RunContext, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_silent_stage_logs_progress(context: RunContext, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "SILENCE_SECONDS", 0.05)
 
     @log_progress(POLICY_TABLE)
@@ -106,7 +106,7 @@ def test_only_innermost_stage_logs_progress(context: RunContext, caplog: pytest.
     assert not any("waiting for another" in text for text in lines)
 
 
-def test_failing_counter_does_not_stop_stage(context: RunContext, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_progress_counter_does_not_stop_stage(context: RunContext, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "SILENCE_SECONDS", 0.05)
 
     def unknown() -> int:
@@ -132,7 +132,7 @@ def test_failed_stage_logs_error_type_only(context: RunContext, caplog: pytest.L
     assert "secret" not in caplog.text
 
 
-def test_nothing_is_logged_outside_stages(caplog: pytest.LogCaptureFixture) -> None:
+def test_no_progress_is_logged_outside_stages(caplog: pytest.LogCaptureFixture) -> None:
     log_activity("nothing")
     set_activity("nothing")
     with count_progress("nothing", lambda: 1):
@@ -141,7 +141,7 @@ def test_nothing_is_logged_outside_stages(caplog: pytest.LogCaptureFixture) -> N
     assert caplog.messages == []
 
 
-def test_current_work_shows_inner_and_outer_stage(context: RunContext) -> None:
+def test_current_work_contains_inner_and_outer_stage(context: RunContext) -> None:
     @log_progress(CURRENT_RULES)
     def inner(_: RunContext, __: str) -> str:
         log_activity("reading rules")
@@ -161,7 +161,7 @@ def test_current_work_shows_inner_and_outer_stage(context: RunContext) -> None:
     assert current_work() is None
 
 
-def test_counter_applies_inside_its_context() -> None:
+def test_progress_counter_applies_only_inside_its_context() -> None:
     with measure_work("doctor"):
         with count_progress("files", lambda: 7):
             assert str(current_work()) == "0 s, 7 files"
@@ -170,7 +170,7 @@ def test_counter_applies_inside_its_context() -> None:
         assert str(current_work()) == "0 s, storage warehouse"
 
 
-def test_counter_is_called_at_most_once_a_second() -> None:
+def test_progress_counter_is_called_at_most_once_a_second() -> None:
     calls = list[int]()
 
     def count() -> int:

@@ -1,4 +1,4 @@
-"""The names of a configuration under which the state has the records."""
+"""Recorded names: the names under which the state keeps the records of lakes and storages."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def run_first(config: Config) -> Config:
     ],
     ids=["rest", "sql", "glue", "nessie", "lakefs", "icechunk"],
 )
-def test_lakes_swap_names(tmp_path: Path, lake: dict[str, Any], other: dict[str, Any]) -> None:
+def test_lakes_that_swap_names_keep_their_records(tmp_path: Path, lake: dict[str, Any], other: dict[str, Any]) -> None:
     run_first(configuration(tmp_path, {"s": "s"}, a=lake, b=other))
     swapped = with_recorded_names(configuration(tmp_path, {"s": "s"}, a=other, b=lake))
     assert names(swapped) == ["s", "b", "a"]
@@ -84,7 +84,7 @@ def test_lakes_swap_names(tmp_path: Path, lake: dict[str, Any], other: dict[str,
     ],
     ids=["rest", "sql", "nessie", "lakefs", "icechunk"],
 )
-def test_credentials_and_spelling_do_not_identify_a_lake(tmp_path: Path, lake: dict[str, Any], other: dict[str, Any]) -> None:
+def test_lake_identity_ignores_credentials_and_spelling(tmp_path: Path, lake: dict[str, Any], other: dict[str, Any]) -> None:
     run_first(configuration(tmp_path, {"s": "s"}, a=lake))
     assert names(with_recorded_names(configuration(tmp_path, {"s": "s"}, b=other))) == ["s", "a"]
 
@@ -94,7 +94,7 @@ def test_registry_contains_no_secrets(tmp_path: Path) -> None:
     assert "s3cr3t" not in (tmp_path / "state" / "registry.json").read_text()
 
 
-def test_renamed_entries_have_the_same_policy(tmp_path: Path) -> None:
+def test_renaming_lakes_and_storages_does_not_change_policy(tmp_path: Path) -> None:
     before = run_first(configuration(tmp_path, {"s": "s"}, a=REST))
     assert with_recorded_names(configuration(tmp_path, {"t": "s"}, b=REST)).policy_digest() == before.policy_digest()
 
@@ -104,14 +104,14 @@ def test_commands_that_read_do_not_write_the_registry(tmp_path: Path) -> None:
     assert not (tmp_path / "state").exists()
 
 
-def test_link_and_trailing_slash_do_not_identify_a_storage(tmp_path: Path) -> None:
+def test_storage_identity_ignores_links_and_trailing_slash(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     (tmp_path / "link").symlink_to("disk")
     run_first(configuration(tmp_path, {"s": "disk"}))
     assert names(with_recorded_names(configuration(tmp_path, {"t": "link/./"})))[0] == "s"
 
 
-def test_swapped_links_swap_the_records(tmp_path: Path) -> None:
+def test_records_follow_storages_if_links_are_swapped(tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         (tmp_path / f"link_{name}").symlink_to(name)
@@ -123,7 +123,7 @@ def test_swapped_links_swap_the_records(tmp_path: Path) -> None:
     assert names(with_recorded_names(configuration(tmp_path, storages)))[:2] == ["b", "a"]
 
 
-def test_two_configurations_share_a_state(tmp_path: Path) -> None:
+def test_two_configurations_can_share_state(tmp_path: Path) -> None:
     mine, theirs = configuration(tmp_path, {"s": "mine"}), configuration(tmp_path, {"s": "theirs", "mine": "mine"})
     run_first(mine)
     record = read_registry(State.of(mine)).find("storage", "s")
@@ -135,12 +135,12 @@ def test_two_configurations_share_a_state(tmp_path: Path) -> None:
     assert names(with_recorded_names(theirs))[:2] == ["s_2", "s"]
 
 
-def test_two_configurations_share_a_state_before_the_first_apply(tmp_path: Path) -> None:
+def test_two_configurations_can_share_state_before_first_apply(tmp_path: Path) -> None:
     mine, theirs = configuration(tmp_path, {"s": "mine"}), configuration(tmp_path, {"s": "theirs"})
     assert [names(run_first(config))[0] for config in (mine, theirs, mine, theirs)] == ["s", "s_2", "s", "s_2"]
 
 
-def test_link_to_the_state_does_not_identify_a_storage(tmp_path: Path) -> None:
+def test_storage_identity_ignores_link_to_state(tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
     (tmp_path / "one" / "state").mkdir()
@@ -148,14 +148,14 @@ def test_link_to_the_state_does_not_identify_a_storage(tmp_path: Path) -> None:
     assert [names(run_first(configuration(tmp_path / name, {"s": "lake"})))[0] for name in ("one", "two")] == ["s", "s_2"]
 
 
-def test_concurrent_change_of_names_stops_the_first_run(tmp_path: Path) -> None:
+def test_concurrent_change_of_recorded_names_stops_first_run(tmp_path: Path) -> None:
     late = with_recorded_names(configuration(tmp_path, {"s": "one"}))
     run_first(configuration(tmp_path, {"s": "two", "t": "one"}))
     with pytest.raises(StateError, match="changed by another process"):
         record_names(late, State.of(late), Clock())
 
 
-def test_id_is_written_once(tmp_path: Path) -> None:
+def test_storage_id_is_written_once(tmp_path: Path) -> None:
     config = run_first(configuration(tmp_path, {"s": "s"}))
     (tmp_path / "s" / ".gc-assets").mkdir(parents=True)
     state, storage = State.of(config), config.storages[0]
@@ -168,7 +168,7 @@ def test_id_is_written_once(tmp_path: Path) -> None:
     assert entry.storage_id == read_storage_id(config, storage) == first
 
 
-def test_copy_gets_an_id_of_its_own(tmp_path: Path) -> None:
+def test_copy_of_storage_gets_another_id(tmp_path: Path) -> None:
     config = run_first(configuration(tmp_path, {"s": "s", "copy": "copy"}))
     for name in ("s", "copy"):
         (tmp_path / name / ".gc-assets").mkdir(parents=True)
@@ -179,14 +179,14 @@ def test_copy_gets_an_id_of_its_own(tmp_path: Path) -> None:
     assert len({entry.storage_id for entry in read_registry(State.of(config)).entries if entry.scope == "storage"}) == 2
 
 
-def test_failed_write_of_an_id_is_only_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_failed_write_of_storage_id_is_only_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     config = run_first(configuration(tmp_path, {"s": "s"}))
     record_storage_id(config, State.of(config), "s", Clock())
     assert "got no id" in caplog.text
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "{}"])
-def test_damaged_id_is_refused(tmp_path: Path, content: str) -> None:
+def test_damaged_storage_id_is_refused(tmp_path: Path, content: str) -> None:
     config = configuration(tmp_path, {"s": "s"})
     (tmp_path / "s" / ".gc-assets").mkdir(parents=True)
     (tmp_path / "s" / ".gc-assets" / "storage_id.json").write_text(content)
@@ -194,7 +194,7 @@ def test_damaged_id_is_refused(tmp_path: Path, content: str) -> None:
         read_storage_id(config, config.storages[0])
 
 
-def test_lake_moves_together_with_its_state(tmp_path: Path) -> None:
+def test_lake_that_moves_with_state_keeps_its_records(tmp_path: Path) -> None:
     def at(root: Path) -> Config:
         sqlite = {"kind": "iceberg", "catalog": {"type": "sql", "uri": f"sqlite:///{root}/catalog.db"}}
         return configuration(root, {"s": "warehouse"}, sales=sqlite)
@@ -206,7 +206,7 @@ def test_lake_moves_together_with_its_state(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "new" / "state" / "registry.json").read_text())["version"] == 1
 
 
-def test_lake_without_a_location_is_known_by_its_name() -> None:
+def test_lake_without_location_is_identified_by_name() -> None:
     entries = configured_entries(configuration(Path("/data"), {"s": "s"}, a=GLUE))
     assert [(entry.name, entry.location) for entry in entries] == [
         ("s", "file:///data/s/"),

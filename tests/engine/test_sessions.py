@@ -1,4 +1,4 @@
-"""The summaries of the last runs decide whether a platform is small, before Spark starts."""
+"""Before Spark starts, the summaries of the last runs show whether a platform is small."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.records import EMPTY_LIVE_SET, LAKE, STORAGE, publish_table, run_cont
 LISTED = {"objects": 3, "bytes": 0, "problems": {}, "tasks": 1, "full_listing_on": "2026-11-20"}
 
 
-def test_was_small_needs_small_run_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_last_run_is_small_only_if_all_its_tables_are_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     context = run_context_at(tmp_path)
     assert not was_small(context.config)
     publish_table(context, STORAGE, STORAGE_INVENTORY, [{"key": name} for name in "abc"], **LISTED)
@@ -30,7 +30,7 @@ def test_was_small_needs_small_run_of_all(tmp_path: Path, monkeypatch: pytest.Mo
     assert not was_small(context.config)
 
 
-def test_unreadable_state_is_not_small(tmp_path: Path) -> None:
+def test_unreadable_state_does_not_count_as_small(tmp_path: Path) -> None:
     context = run_context_at(tmp_path)
     publish_table(context, STORAGE, STORAGE_INVENTORY, **LISTED)
     publish_table(context, LAKE, LIVE_FILES, **EMPTY_LIVE_SET)
@@ -39,8 +39,6 @@ def test_unreadable_state_is_not_small(tmp_path: Path) -> None:
     assert not was_small(context.config)
 
 
-@pytest.mark.parametrize(
-    "conf, options", [({}, SMALL_JVM_OPTIONS), ({JVM_OPTIONS: "-Xss4m"}, "-Xss4m")], ids=["ours", "the configuration's"]
-)
+@pytest.mark.parametrize("conf, options", [({}, SMALL_JVM_OPTIONS), ({JVM_OPTIONS: "-Xss4m"}, "-Xss4m")], ids=["default", "configured"])
 def test_small_platform_uses_quick_jvm_options(conf: dict[str, str], options: str) -> None:
     assert SparkRuntime(conf=conf, class_archive=False)._driver_conf(SMALL_JVM_OPTIONS)[JVM_OPTIONS] == options

@@ -37,7 +37,7 @@ def test_scan_skips_row_groups_without_value(files: Files) -> None:
     assert scan_in_process(files, SCHEMA, paths).column("key").to_pylist() == ["a", "b", "c"]
 
 
-def test_scan_drops_rows_with_other_value(files: Files) -> None:
+def test_scan_filters_out_rows_with_another_value(files: Files) -> None:
     assert read(files, [part(files, ("a", False), ("b", True))], value=False) == ["a"]
 
 

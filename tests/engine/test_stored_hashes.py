@@ -47,7 +47,7 @@ def _kept(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.usefixtures("_kept")
-def test_hashes_of_all_parts_are_found(tmp_path: Path) -> None:
+def test_stored_hashes_of_all_parts_are_found(tmp_path: Path) -> None:
     random = np.random.default_rng(1)
     known, others = random.integers(-(2**63), 2**63 - 1, (2, 2000))
     hashes = store(tmp_path, {"a": known[:1500].tolist()}, {"a": known[1000:].tolist()})
@@ -59,14 +59,14 @@ def test_hashes_of_all_parts_are_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_kept")
-def test_only_selected_rows_count(tmp_path: Path) -> None:
+def test_only_hashes_of_selected_rows_are_found(tmp_path: Path) -> None:
     hashes = store(tmp_path, {"a": [1, 2], "b": [2, 3]}, {"b": [4]}, selection=NameSelection("b"))
     assert hashes.contains(np.array([1, 2, 3, 4, 5])).tolist() == [False, True, True, True, False]
     assert hashes.read_sorted().tolist() == [2, 3, 4]
 
 
 @pytest.mark.parametrize("most, readings", [(0, 3), (3, 1)], ids=["large", "small"])
-def test_only_a_small_set_is_kept_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, readings: int) -> None:
+def test_only_small_hash_set_is_kept_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, readings: int) -> None:
     monkeypatch.setattr(stored_hashes, "MAX_KEPT_HASHES", most)
     hashes, read, found = store(tmp_path, {"a": [1, 2, 3]}), ParquetScan.read_batches, list[ParquetScan]()
     monkeypatch.setattr(ParquetScan, "read_batches", lambda self: (found.append(self), read(self))[1])

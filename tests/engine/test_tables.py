@@ -94,7 +94,7 @@ HASHED = [name for name, table in TABLES.items() if not any(pt.is_binary(field.t
 
 @pytest.mark.spark
 @pytest.mark.parametrize("name", HASHED)
-def test_executors_and_driver_write_same_table(spark: SparkSession, state: State, name: str) -> None:
+def test_executors_and_driver_write_equal_tables(spark: SparkSession, state: State, name: str) -> None:
     table, rows = TABLES[name], rows_of(TABLES[name])
     run = state.start("group", name, DAY, CLOCK)
     by_driver = publish(state, run, write_rows(rows, table, run, state.files), CLOCK)
@@ -108,7 +108,7 @@ def test_executors_and_driver_write_same_table(spark: SparkSession, state: State
 
 
 @pytest.mark.spark
-def test_routed_rows_go_to_side_tables(spark: SparkSession, state: State) -> None:
+def test_routed_rows_are_written_to_side_tables(spark: SparkSession, state: State) -> None:
     run = state.start("sales", LIVE_FILES.name, DAY, CLOCK)
     parts = write_rows(live("a", "bb", "cc", "side", "none"), LIVE_FILES, run, state.files)
     source = publish(state, run, parts, CLOCK)
@@ -138,7 +138,7 @@ def test_unknown_route_stops_write(spark: SparkSession, state: State) -> None:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("folder", ["a b", "a%20b", "[a]", "{a,b}", "été"])
-def test_state_directory_may_have_any_name(spark: SparkSession, tmp_path: Path, folder: str) -> None:
+def test_state_directory_name_may_contain_any_characters(spark: SparkSession, tmp_path: Path, folder: str) -> None:
     state = State.at(str(tmp_path / folder))
     run = state.start("sales", LIVE_FILES.name, DAY, CLOCK)
     published = publish(state, run, write_rows(live("a", "b"), LIVE_FILES, run, state.files), CLOCK)
@@ -203,14 +203,14 @@ def test_executor_error_keeps_type_and_message(spark: SparkSession, what: Callab
 
 
 @pytest.mark.spark
-def test_foreign_executor_error_stays_spark_error(spark: SparkSession) -> None:
+def test_unknown_executor_error_is_raised_as_spark_error(spark: SparkSession) -> None:
     with pytest.raises(Exception, match="not one of ours") as arrived:
         collect(spark.range(0, 1, 1, 1).mapInArrow(task_calling(raise_foreign_error), PARTS_DDL))
     assert not isinstance(arrived.value, GcError)
 
 
 @pytest.mark.spark
-def test_full_disk_of_spark_is_a_message(spark: SparkSession) -> None:
+def test_full_spark_disk_is_reported_as_message(spark: SparkSession) -> None:
     with pytest.raises(GcError, match=r"Spark cannot write its temporary files: No space left on device.*`spark.local.dir`"):
         collect(spark.range(0, 1, 1, 1).mapInArrow(task_calling(raise_full_disk), PARTS_DDL))
 
@@ -252,7 +252,7 @@ def test_receipt_references_inputs(state: State) -> None:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("lost", ["gone", "damaged"])
-def test_lax_spark_settings_lose_no_rows(spark: SparkSession, state: State, lost: str) -> None:
+def test_lax_spark_error_settings_lose_no_rows(spark: SparkSession, state: State, lost: str) -> None:
     lax = ("spark.sql.files.ignoreMissingFiles", "spark.sql.files.ignoreCorruptFiles")
     run = state.start("sales", LIVE_FILES.name, DAY, CLOCK)
     published = publish(state, run, write_rows(rows_of(LIVE_FILES), LIVE_FILES, run, state.files), CLOCK)

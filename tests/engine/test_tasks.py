@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.spark, in_turn]
 
 LAKE_ASSETS = ("commit_graph", "reachable_snapshots", "expiry_plan", "manifest_entries", "live_files")
 STORAGE_ASSETS = ("live_filter", "storage_inventory", "orphan_files")
-# Summary values that name runs or depend on the division of the work.
+# Summary values that contain run ids or depend on how the work is divided.
 RUN_VALUES = {"tasks", "listing_seconds", "spark_jobs", "requests", "segments", "bases"}
 # Balances that depend on the division of the listing.
 RUN_BALANCES = {"listing tasks"}
@@ -62,7 +62,7 @@ class HouseVariant(Lakehouse):
         return found
 
 
-def test_in_process_runs_equal_remote_runs(spark: SparkSession, nessie_server: Server, tmp_path: Path) -> None:
+def test_in_process_and_remote_runs_have_equal_results(spark: SparkSession, nessie_server: Server, tmp_path: Path) -> None:
     chance, start = random.Random(11), next_noon(days=2)
     with open_lake_writers(tmp_path, nessie_server, start) as (lakes, configs):
         local, remote = (HouseVariant(spark, tmp_path, configs, now=start, state=str(tmp_path / name)) for name in ("local", "remote"))
@@ -101,7 +101,7 @@ def test_small_run_without_quarantined_files_starts_no_job(spark: SparkSession, 
         assert count_jobs(spark) == before
 
 
-def test_scan_before_the_first_job_of_a_local_session_starts_no_job(
+def test_scan_before_first_job_of_local_session_runs_in_process(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not sessions.is_local(spark):
@@ -172,7 +172,7 @@ def _report_nothing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatc
         yield report_parts([], 7)
 
 
-def test_small_apply_starts_one_job_per_join(spark: SparkSession, tmp_path: Path) -> None:
+def test_small_apply_starts_one_spark_job_per_join(spark: SparkSession, tmp_path: Path) -> None:
     """The joins are the histories before and after the edits, the plan with the needs, and the
     directories of the plan before and after the edits.
 
@@ -196,7 +196,9 @@ def test_small_apply_starts_one_job_per_join(spark: SparkSession, tmp_path: Path
     assert count_jobs(spark) == before + 5
 
 
-def test_apply_and_restore_are_equal_in_process_and_remote(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_process_and_remote_apply_and_restore_have_equal_results(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     house, iceberg = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path)
     house.settings = {"quarantine_days": 30}
     orders = iceberg.table("db.orders", days_ago(60))

@@ -67,7 +67,7 @@ def fail(context: RunContext, lake: str) -> None:
     raise ValueError("s3://secret-bucket/" + lake)
 
 
-def test_stage_has_a_span_with_its_inner_stage(memory: Memory, tmp_path: Path) -> None:
+def test_span_of_stage_contains_inner_stage_span(memory: Memory, tmp_path: Path) -> None:
     outer(platform(tmp_path).run_context(NOW.date()), "sales")
     refs, graph = memory[0].get_finished_spans()
     assert (graph.name, refs.name) == ("commit_graph", "lake_refs")
@@ -113,7 +113,7 @@ def test_error_is_counted_by_its_class_only(memory: Memory, tmp_path: Path) -> N
         ({"OTEL_SDK_DISABLED": "true", "OTEL_TRACES_EXPORTER": "otlp"}, False),
     ],
 )
-def test_telemetry_is_off_without_a_variable(environment: dict[str, str], requested: bool) -> None:
+def test_telemetry_is_disabled_without_environment_variables(environment: dict[str, str], requested: bool) -> None:
     assert is_requested(environment) is requested
 
 
@@ -130,14 +130,14 @@ def test_process_without_variables_does_not_import_opentelemetry() -> None:
     assert result.stdout == "[]\n"
 
 
-def test_process_exports_what_the_variables_name() -> None:
+def test_process_exports_telemetry_set_by_environment_variables() -> None:
     result = run_python(STAGE, OTEL_TRACES_EXPORTER="console", OTEL_METRICS_EXPORTER="none")
     assert '"name": "work"' in result.stdout
     assert '"service.name": "gc-assets"' in result.stdout
     assert DURATION not in result.stdout
 
 
-def test_missing_sdk_names_the_extra() -> None:
+def test_missing_sdk_error_shows_extra_to_install() -> None:
     hide = (
         "import importlib.util as u; real = u.find_spec\n"
         "u.find_spec = lambda name: None if name.startswith('opentelemetry') else real(name)\n"

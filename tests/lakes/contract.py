@@ -47,9 +47,10 @@ FLIPS = 60
 class Sample:
     """A lake with an expired and a retained commit at `as_of`.
 
-    `refs` are the branches and tags with their heads, `files` the data files that commits name,
-    `expired` the expired commits, and `stranger` the address of a file outside the lake.
-    `make_unreadable` damages a ref and returns its name in the error. No file is younger than `grace`.
+    `refs` are the branches and tags with their heads, `files` the data files that commits
+    reference, `expired` the expired commits, and `stranger` the address of a file outside the lake.
+    `make_unreadable` damages a ref and returns its name in the error. No file is younger than
+    `grace`.
     """
 
     kind: LakeKind
@@ -152,7 +153,7 @@ class LakeContract:
         assert {parent for commit in read.commits for parent in commit.parents} <= known
         assert {str(commit.committed_at.utcoffset()) for commit in read.commits} == {"0:00:00"}
 
-    def test_containers_name_every_data_file(self, sample: Sample) -> None:
+    def test_containers_reference_every_data_file(self, sample: Sample) -> None:
         read = Read.of(sample)
         assert {row["address"] for row in read.children()} >= sample.files
         for _, _, rows in read.containers.values():
@@ -168,7 +169,7 @@ class LakeContract:
                     read.lake.decode(container, damaged)
                 assert container.address in str(caught.value)
 
-    def test_container_with_flipped_bit_is_refused_or_equal(self, sample: Sample) -> None:
+    def test_container_with_flipped_bit_is_refused_or_decodes_equally(self, sample: Sample) -> None:
         """Formats without checksums cannot detect every flipped bit."""
         read = Read.of(sample)
         for container, raw, rows in read.containers.values():
@@ -195,7 +196,7 @@ class LakeContract:
         assert isinstance(error, FormatError)
         assert container.address in str(error)
 
-    def test_claims_cover_exactly_the_files_of_the_lake(self, sample: Sample) -> None:
+    def test_claims_cover_all_lake_files_and_no_others(self, sample: Sample) -> None:
         read = Read.of(sample)
         claims = {claim.address for claim in read.refs.claims if claim.collect}
         claims |= {row["address"] for row in read.children() if row["kind"] == Kind.TABLE_LOCATION}
@@ -204,7 +205,7 @@ class LakeContract:
         assert [address for address in sample.files if not address.removeprefix("file://").startswith(spelled)] == []
         assert not sample.stranger.removeprefix("file://").startswith(spelled)
 
-    def test_retention_decides_on_every_commit_and_keeps_heads(self, sample: Sample) -> None:
+    def test_retention_returns_state_for_every_commit_and_keeps_heads(self, sample: Sample) -> None:
         read = Read.of(sample)
         retention = retain_sample(sample, read)
         assert retention.reachable.schema.names == REACHABLE_SNAPSHOTS.schema.names
@@ -220,7 +221,7 @@ class LakeContract:
         assert first.reachable.equals(second.reachable)
         assert first.expiry.equals(second.expiry)
 
-    def test_kind_describes_its_lakes(self, sample: Sample) -> None:
+    def test_lake_kind_describes_configured_lake(self, sample: Sample) -> None:
         read, kind = Read.of(sample), sample.kind
         retention = retain_sample(sample, read)
         assert (as_expiring(read.lake) is not None, as_reversible(read.lake) is not None) == (kind.edits_history, kind.undoes_edits)
@@ -250,7 +251,7 @@ class LakeContract:
         sent = pickle.dumps((read.lake, read.refs, read.commits, list(read.containers.values())))
         assert [secret for secret in sample.secrets if secret.encode() in sent] == []
 
-    def test_expire_makes_each_edit_once(self, sample: Sample) -> None:
+    def test_repeated_expire_makes_each_edit_only_once(self, sample: Sample) -> None:
         lake = as_expiring(sample.open())
         if lake is None:
             pytest.skip("lakes of the kind never edit history")

@@ -213,24 +213,24 @@ class TestEveryKind(LakeContract):
             yield sample
 
 
-def test_every_kind_has_a_sample() -> None:
+def test_every_lake_kind_has_a_sample() -> None:
     assert SAMPLES.keys() == KINDS.keys() | {"toy"}
 
 
-def test_kind_has_the_name_of_its_configuration() -> None:
+def test_lake_kind_name_equals_configured_kind() -> None:
     for name, kind in KINDS.items():
         assert kind.name == name
         assert kind.config.model_fields["kind"].annotation.__args__ == (name,)
 
 
-def test_kind_tables_have_unique_names() -> None:
+def test_tables_of_lake_kinds_have_unique_names() -> None:
     own = [kind_table.table.name for kind in KINDS.values() for kind_table in kind.kind_tables]
     assert len(set(own)) == len(own)
     assert set(own) <= all_tables().keys()
 
 
 @pytest.mark.parametrize("kind, module", [(kind.name, module) for kind in KINDS.values() for module in kind.modules])
-def test_missing_library_names_the_extra(kind: str, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_library_error_suggests_pip_extra(kind: str, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {
         "iceberg": {"catalog": {}},
         "icechunk": {"location": "/"},

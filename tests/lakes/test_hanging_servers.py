@@ -1,4 +1,6 @@
-"""Requests to servers that send single bytes without an end fail with an error that contains the request."""
+"""Requests to servers that send single bytes without an end fail with an error that shows the
+request.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +84,7 @@ def a_lakefs_server(server: str) -> object:
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
 )
-def test_endless_response_is_an_error_with_the_request(trickling: str, ask: Callable[[str], object], named: str) -> None:
+def test_endless_response_raises_error_that_shows_request(trickling: str, ask: Callable[[str], object], named: str) -> None:
     began = time.monotonic()
     with pytest.raises((OSError, LakeUnreadable), match=named) as stopped:
         ask(trickling)

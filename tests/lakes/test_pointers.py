@@ -1,4 +1,6 @@
-"""A pointer is former if no current one continues its history, compared with brute force over random histories."""
+"""A metadata file is former if no current file continues its history, compared with brute force
+over random histories.
+"""
 
 from __future__ import annotations
 
@@ -76,37 +78,37 @@ def commit_many(table: Metadata, start: str | None, count: int, keep: int = 1000
     return start
 
 
-def test_later_commits_continue_a_pointer(table: Metadata) -> None:
+def test_metadata_file_with_later_commits_is_not_former(table: Metadata) -> None:
     old = commit_many(table, None, 3)
     assert table.find_former({"t": old}, {"t": commit_many(table, old, 250)}) == set()
 
 
-def test_restored_catalog_leaves_a_former_pointer(table: Metadata) -> None:
+def test_metadata_file_lost_by_restored_catalog_is_former(table: Metadata) -> None:
     backup = commit_many(table, None, 3)
     lost = commit_many(table, backup, 3)
     assert table.find_former({"t": lost}, {"t": backup}) == {lost}
     assert table.find_former({"t": lost}, {"t": commit_many(table, backup, 250)}) == {lost}
 
 
-def test_dropped_name_leaves_a_former_pointer_even_if_the_log_of_another_name_lists_it(table: Metadata) -> None:
+def test_metadata_file_of_dropped_name_is_former_if_only_clone_lists_it(table: Metadata) -> None:
     first = commit_many(table, None, 3)
     clone = commit_many(table, first, 2)
     assert table.find_former({"t": first, "clone": clone}, {"clone": clone}) == {first}
 
 
-def test_new_name_continues_the_history_of_a_renamed_table(table: Metadata) -> None:
+def test_metadata_file_of_renamed_table_is_not_former(table: Metadata) -> None:
     first = commit_many(table, None, 3)
     assert table.find_former({"t": first, "other": first}, {"new": commit_many(table, first, 2), "other": first}) == set()
 
 
-def test_new_name_of_another_history_continues_nothing(table: Metadata) -> None:
+def test_metadata_file_is_former_if_new_name_has_another_history(table: Metadata) -> None:
     backup = commit_many(table, None, 3)
     lost = commit_many(table, backup, 3)
     assert table.find_former({"t": lost}, {"new": backup}) == {lost}
 
 
 @pytest.mark.parametrize("is_deleted", [False, True])
-def test_short_logs_are_no_evidence_if_all_heads_are_listed_or_the_file_was_deleted(is_deleted: bool) -> None:
+def test_metadata_file_is_not_former_if_deleted_or_its_heads_are_listed(is_deleted: bool) -> None:
     table = Metadata(log_length=2)
     old = commit_many(table, None, 3)
     new = commit_many(table, old, 10, keep=3 if is_deleted else 1000)
@@ -114,7 +116,7 @@ def test_short_logs_are_no_evidence_if_all_heads_are_listed_or_the_file_was_dele
     assert table.find_former({"t": old}, {"t": new}) == set()
 
 
-def test_existing_file_whose_heads_are_lost_is_former_if_logs_end_early() -> None:
+def test_existing_metadata_file_with_lost_heads_is_former_despite_short_logs() -> None:
     table = Metadata(log_length=2)
     backup = commit_many(table, None, 10)
     lost, new = commit_many(table, backup, 1), commit_many(table, backup, 10)
@@ -123,7 +125,7 @@ def test_existing_file_whose_heads_are_lost_is_former_if_logs_end_early() -> Non
 
 
 @pytest.mark.parametrize("is_lost", [False, True])
-def test_logs_are_followed_to_the_time_of_the_last_run_only(is_lost: bool) -> None:
+def test_metadata_logs_are_followed_only_to_time_of_last_run(is_lost: bool) -> None:
     """Files of the table's first years were deleted. The file that was current at that time is known."""
     table = Metadata(log_length=2)
     backup = commit_many(table, None, 10)
@@ -137,7 +139,7 @@ def test_logs_are_followed_to_the_time_of_the_last_run_only(is_lost: bool) -> No
 
 
 @pytest.mark.parametrize("error", [FormatError, TimeoutError, RecursionError])
-def test_unreadable_current_file_continues_nothing(table: Metadata, error: type[Exception]) -> None:
+def test_metadata_file_is_former_if_current_file_is_unreadable(table: Metadata, error: type[Exception]) -> None:
     table.error = error
     old = commit_many(table, None, 3)
     new = commit_many(table, old, 2)
@@ -155,14 +157,14 @@ def test_number_of_files_read_is_bounded() -> None:
     assert len(read) == MAX_LOGS
 
 
-def test_table_that_only_one_run_has_is_not_compared(table: Metadata) -> None:
+def test_table_found_by_only_one_run_is_not_compared(table: Metadata) -> None:
     pointer = table.point("t", commit_many(table, None, 1))
     assert group_pointers([pointer], []) == group_pointers([], [pointer]) == {}
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_random_histories_match_brute_force(seed: int) -> None:
-    """With whole logs, a pointer is former exactly if no successor has it among its ancestors."""
+def test_former_metadata_of_random_histories_matches_brute_force(seed: int) -> None:
+    """With complete logs, a file is former if and only if it is no ancestor of a current file."""
     chance = random.Random(seed)
     table = Metadata(log_length=chance.choice([1, 2, 100]))
     files = [table.commit(None)]
@@ -183,7 +185,7 @@ def test_random_histories_match_brute_force(seed: int) -> None:
     assert table.find_former(before, now) == expected
 
 
-def test_lineage_that_is_unknown_is_no_evidence() -> None:
+def test_metadata_file_is_former_if_lineage_is_unknown() -> None:
     histories = Histories(lambda _: UNREADABLE_LINEAGE, lambda address: address)
     succession = Succession([Pointer("u", "t", "v1", frozenset({"1"}), READ_AT)], [Pointer("u", "t", "v2", frozenset({"2"}), READ_AT)])
     assert [item.address for item in histories.find_former(succession)] == ["v1"]

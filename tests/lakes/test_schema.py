@@ -57,7 +57,7 @@ def test_example_configuration_is_valid() -> None:
     "text",
     ["grace: 1d12h", "gates: {max_delete_bytes: 10TB}", "gates: {max_delete_bytes: 1000}", "location: ${WAREHOUSE}", "quarantine_days: 0"],
 )
-def test_all_spellings_of_values_are_valid(text: str) -> None:
+def test_schema_accepts_all_spellings_of_values(text: str) -> None:
     assert wrong(example(storages=[{"name": "a", "location": "/a", **yaml.safe_load(text)}])) == []
 
 
@@ -71,7 +71,7 @@ def test_all_spellings_of_values_are_valid(text: str) -> None:
         {"kind": "iceberg", "catalog": {"type": "rest"}, "retention": {"dangling": "forever"}},
     ],
 )
-def test_lake_is_validated_by_the_keys_of_its_kind(lake: dict[str, Any]) -> None:
+def test_lake_is_validated_by_schema_of_its_kind(lake: dict[str, Any]) -> None:
     assert wrong(example(lakes=[{"name": "a", **lake}])) == []
     assert wrong(example(lakes=[{"name": "a", **lake, "colour": "red"}])) == ["$.lakes[0]"]
 
@@ -92,7 +92,7 @@ def test_schema_refuses_what_the_models_refuse(changes: dict[str, Any], path: st
     assert wrong(example(**changes)) == [path]
 
 
-def test_schema_has_the_descriptions_of_the_models() -> None:
+def test_schema_contains_descriptions_of_models() -> None:
     grace = SCHEMA["definitions"][StorageConfig.__name__]["properties"]["grace"]
     assert grace["description"] == StorageConfig.model_fields["grace"].description
     assert SCHEMA["definitions"]["LakeConfig"]["properties"]["kind"]["enum"] == list(KINDS)

@@ -1,7 +1,9 @@
-"""Every parser of foreign JSON and YAML returns checked values, or raises an error that names the object.
+"""Every parser of external JSON and YAML returns checked values, or raises an error that contains
+the object.
 
-Each value of a good document is replaced by about 25 wrong values: other types, numbers beyond 64 bits, lone surrogates, deep nesting and
-repeated keys (case attack/08). The functions that use a result must accept it too.
+Each value of a valid document is replaced by about 25 wrong values: other types, numbers beyond 64
+bits, lone surrogates, deep nesting and repeated keys (case attack/08). The functions that use a
+result must accept it too.
 """
 
 from __future__ import annotations
@@ -147,7 +149,7 @@ def use_entries(raw: bytes) -> None:
 
 
 def _parse_answer(model: type[Any], raw: bytes) -> Any:
-    """Parse an answer as the client does, which names the call in its error."""
+    """Parse a response as the client does, whose error shows the request."""
     try:
         return cast("type[BaseModel]", model).model_validate_json(raw)
     except ValidationError as error:
@@ -189,13 +191,13 @@ PARSERS: dict[str, tuple[Any, Callable[[bytes], object], str]] = {
 
 
 @pytest.mark.parametrize("parser", PARSERS)
-def test_parser_accepts_the_good_document(parser: str) -> None:
+def test_parser_accepts_valid_document(parser: str) -> None:
     document, use, _ = PARSERS[parser]
     use(json.dumps(document).encode())
 
 
 @pytest.mark.parametrize("parser", PARSERS)
-def test_wrong_value_is_accepted_or_refused_by_name(parser: str) -> None:
+def test_wrong_value_is_accepted_or_refused_with_file_name(parser: str) -> None:
     document, use, name = PARSERS[parser]
     refused, unexpected = 0, dict[str, str]()
     skipped = SLOW_IN_YAML if use is use_chunk_containers else ()
@@ -236,7 +238,7 @@ def test_invalid_retention_property_keeps_all_snapshots(key: str, value: str) ->
     assert [note for note in found.notes if f"db.t: table property {key}" in note]
 
 
-def test_override_of_the_configuration_replaces_an_invalid_property() -> None:
+def test_configured_retention_replaces_invalid_table_property() -> None:
     document = copy.deepcopy(METADATA)
     document["properties"]["history.expire.max-snapshot-age-ms"] = "5d"
     settings = {"name": "sales", "kind": "iceberg", "catalog": {"type": "rest", "uri": "http://c"}, "retention": {"max_snapshot_age": "1d"}}
@@ -248,13 +250,13 @@ def test_override_of_the_configuration_replaces_an_invalid_property() -> None:
     assert not found.notes
 
 
-def test_unknown_format_version_is_refused_for_this_table_only() -> None:
+def test_unknown_format_version_makes_only_one_table_unreadable() -> None:
     raw = json.dumps({**METADATA, "format-version": 4}).encode()
     with pytest.raises(GcError, match=r"table db\.t could not be read: .*format-version 4 is unknown"):
         use_table(raw)
     assert identify_table(raw).uuid == METADATA["table-uuid"]
 
 
-def test_identity_of_unknown_format_version_needs_no_snapshots() -> None:
+def test_table_with_unknown_format_version_is_identified_without_snapshots() -> None:
     raw = json.dumps({**METADATA, "format-version": 9, "snapshots": {"by-id": {}}}).encode()
     assert identify_table(raw).newest is None

@@ -28,10 +28,10 @@ PROGRAMS: Final[dict[str, list[tuple[Callable[..., None], Strategies]]]] = {
     ],
     "icechunk": [
         (icechunk.test_kept_snapshots_stay_in_the_history_of_their_ref, (icechunk.histories(), SEMANTICS)),
-        (icechunk.test_states_equal_reachability_after_planned_edits, (icechunk.histories(), SEMANTICS)),
-        (icechunk.test_partial_edits_leave_exactly_the_rest, (icechunk.histories(), SEMANTICS, st.data())),
+        (icechunk.test_snapshot_states_match_reachability_after_planned_edits, (icechunk.histories(), SEMANTICS)),
+        (icechunk.test_next_plan_contains_exactly_remaining_edits, (icechunk.histories(), SEMANTICS, st.data())),
     ],
-    "lakefs": [(lakefs.test_random_repositories_keep_the_active_commits, (lakefs.repositories(),))],
+    "lakefs": [(lakefs.test_retention_of_random_repositories_matches_oracle, (lakefs.repositories(),))],
     "nessie": [
         (
             nessie.test_live_contents_of_random_logs_match_the_oracle,

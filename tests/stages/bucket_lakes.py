@@ -51,7 +51,7 @@ def file_io(server: S3Server | AzureServer | GcsServer) -> dict[str, str]:
 def icechunk_storage(bench: S3Bench | AzureBench | GcsBench, name: str) -> icechunk.Storage:
     """Return the storage of a repository in the bucket, as icechunk opens it."""
     if isinstance(bench, GcsBench):
-        # icechunk has no option for another server. The key of a service account may name one.
+        # icechunk has no option for another server. The key of a service account can contain one.
         account = {"gcs_base_url": bench.server.endpoint, "disable_oauth": True}
         key = json.dumps(account | dict.fromkeys(("client_email", "private_key", "private_key_id"), ""))
         return icechunk.gcs_storage(bucket=bench.bucket, prefix=f"{bench.prefix}{name}", service_account_key=key)

@@ -35,7 +35,7 @@ ADDRESS, FOLDER = "mirror.address", "mirror.folder"
 
 
 class DiskFileIO(PyArrowFileIO):
-    """File IO of pyiceberg that names files by their addresses in a bucket, but writes them to a directory."""
+    """File IO of pyiceberg that uses addresses in a bucket, but writes the files to a directory."""
 
     def new_input(self, location: str) -> PyArrowFile:
         folder, address = self.properties[FOLDER], self.properties[ADDRESS]

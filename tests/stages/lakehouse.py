@@ -166,7 +166,7 @@ class Lakehouse:
         return found
 
     def leftovers(self) -> set[str]:
-        """Return the planned keys that no commit names."""
+        """Return the planned keys that no commit references."""
         return self.keys("deletion_plan", reason="unreferenced")
 
     def live(self) -> set[str]:

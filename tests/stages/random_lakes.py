@@ -86,7 +86,7 @@ TABLE_HISTORIES = st.tuples(TABLE_PROPERTIES, st.booleans(), st.lists(st.tuples(
 
 
 def build_table(lake: LakeBuilder, history: tuple[Any, ...]) -> None:
-    """Build a table `t` in the namespace named like the directory of the lake."""
+    """Build a table `t` in the namespace with the name of the lake's directory."""
     properties, partitioned, steps = history
     at = TABLES_START
     table = lake.table(f"{lake.warehouse.name}.t", at, properties=properties, partitioned=partitioned)

@@ -69,7 +69,7 @@ def test_plan_contains_unreferenced_objects(story: AzureStory) -> None:
 
 
 def test_run_leaves_the_container_unchanged(story: AzureStory) -> None:
-    """Except files that the lakeFS server writes on every request."""
+    """Files that the lakeFS server writes on every request are excluded."""
 
     def others(contents: dict[str, str]) -> dict[str, str]:
         return {key: digest for key, digest in contents.items() if not key.startswith("ml-data/_lakefs/")}

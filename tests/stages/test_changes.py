@@ -81,12 +81,12 @@ def unchanged(planned: PlanFixture) -> Iterator[PlanFixture]:
     assert all(path.exists() for path in planned.lost)
 
 
-def test_lost_state_loses_no_data(unchanged: PlanFixture) -> None:
+def test_lost_state_does_not_change_plan_or_lose_data(unchanged: PlanFixture) -> None:
     assert unchanged.header.totals == unchanged.before_state_loss.totals
     assert unchanged.table.table.scan().to_arrow().num_rows == 2
 
 
-def test_renamed_storage_plans_no_live_file(unchanged: PlanFixture) -> None:
+def test_plan_for_renamed_storage_contains_no_live_file(unchanged: PlanFixture) -> None:
     """The cache of decoded containers contains the old storage names."""
     assert unchanged.keys_of_renamed_storage == unchanged.keys
     assert {unchanged.house.key(path) for path in unchanged.lost} <= unchanged.keys
@@ -115,7 +115,7 @@ def test_apply_with_missing_catalog_changes_nothing(unchanged: PlanFixture) -> N
     assert not (unchanged.house.warehouse / ".gc-assets" / "lease.json").exists()
 
 
-def test_apply_refuses_lease_of_another_owner(unchanged: PlanFixture) -> None:
+def test_apply_is_refused_while_another_user_has_lease(unchanged: PlanFixture) -> None:
     house = unchanged.house
     lease = acquire(f"file://{house.warehouse}/", "another plan", "another owner", Clock())
     with pytest.raises(GateRefused, match="another owner"):
@@ -134,7 +134,7 @@ def test_plan_changed_after_approval_is_refused(unchanged: PlanFixture) -> None:
     receipt.write_text(original)
 
 
-def test_apply_spares_files_that_changed_after_the_plan(planned: PlanFixture) -> None:
+def test_apply_keeps_files_that_changed_after_plan(planned: PlanFixture) -> None:
     """One candidate is committed, one replaced, one gets a new time, one is removed. The others are quarantined."""
     house, (revived, replaced, retimed, gone, *rest) = planned.house, planned.lost
     planned.contents = {path: path.read_bytes() for path in rest}
@@ -204,7 +204,7 @@ def deleted_branch(spark: SparkSession, root: Path) -> tuple[Lakehouse, Reposito
     return house, repository, newest, {house.key(path) for snapshot in (lost, newest) for path in repository.created[snapshot]}
 
 
-def test_apply_spares_history_that_a_new_ref_reaches(spark: SparkSession, tmp_path: Path) -> None:
+def test_apply_keeps_history_reachable_from_new_ref(spark: SparkSession, tmp_path: Path) -> None:
     house, repository, newest, private = deleted_branch(spark, tmp_path)
     header = house.plan()
     assert private <= house.keys("deletion_plan")

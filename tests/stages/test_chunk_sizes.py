@@ -29,7 +29,7 @@ def write_repository(path: Path) -> RepositoryBuilder:
     return builder
 
 
-def test_figures_of_a_repository_include_its_chunks(spark: SparkSession, tmp_path: Path) -> None:
+def test_repository_size_includes_chunks(spark: SparkSession, tmp_path: Path) -> None:
     house = Lakehouse(spark, tmp_path)
     builder = write_repository(house.warehouse / "weather")
     house.lakes.append(house.weather())
@@ -43,7 +43,7 @@ def test_figures_of_a_repository_include_its_chunks(spark: SparkSession, tmp_pat
     assert table.live.bytes == sum(sizes.values()) - sum(logs)
 
 
-def test_chunks_at_unknown_addresses_have_no_size(spark: SparkSession, tmp_path: Path) -> None:
+def test_repository_size_excludes_chunks_at_unknown_addresses(spark: SparkSession, tmp_path: Path) -> None:
     """A chunk file may be longer than the ranges that manifests read, so sizes must not exclude a planned file."""
     house = Lakehouse(spark, tmp_path)
     house.warehouse.mkdir()

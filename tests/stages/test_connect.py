@@ -85,7 +85,7 @@ def both_modes(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) ->
     return BothModes({house.key(path) for path in lost}, planned, before, header, live, json.loads(output.splitlines()[-1]))
 
 
-def test_both_modes_create_the_same_plan(both_modes: BothModes) -> None:
+def test_connect_and_local_mode_create_equal_plans(both_modes: BothModes) -> None:
     assert both_modes.connect["rows_digest"] == both_modes.classic.rows_digest
     assert both_modes.connect["plan_id"] == both_modes.classic.plan_id
     assert set(both_modes.connect["live"]) == both_modes.classic_live

@@ -64,7 +64,7 @@ def read_result(process: subprocess.Popen[str]) -> Any:
     return json.loads(output.splitlines()[-1])
 
 
-def test_two_releases_on_one_server_are_isolated(service: Service, tmp_path: Path) -> None:
+def test_two_releases_on_one_connect_server_are_isolated(service: Service, tmp_path: Path) -> None:
     other = tmp_path / "other"
     shutil.copytree(CHECKOUT / "gc_assets", other / "gc_assets", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(CHECKOUT / "tests", other / "tests", ignore=shutil.ignore_patterns("__pycache__", "data"))
@@ -89,7 +89,7 @@ def results(service: Service, tmp_path_factory: pytest.TempPathFactory) -> dict[
     return read_result(start_process(service, "collect-results", str(tmp_path_factory.mktemp("collect-results"))))
 
 
-def test_doctor_passes_on_the_server(service: Service, results: dict[str, Any]) -> None:
+def test_doctor_passes_on_connect_server(service: Service, results: dict[str, Any]) -> None:
     versions, found = results["doctor"]
     assert versions["found"] == f"this process has pyspark {pyspark.__version__} and Python {platform.python_version()}"
     assert (found["check"], found["verdict"]) == ("executors", "ok")
@@ -98,7 +98,7 @@ def test_doctor_passes_on_the_server(service: Service, results: dict[str, Any]) 
     assert found["found"] == f"those of {server} run {ours}"
 
 
-def test_two_platforms_of_one_server_and_process_share_a_session(results: dict[str, Any]) -> None:
+def test_two_platforms_in_one_process_share_connect_session(results: dict[str, Any]) -> None:
     """A server keeps a Python daemon for each session."""
     assert results["sessions"] == 1
 
@@ -114,7 +114,7 @@ def test_two_platforms_of_one_server_and_process_share_a_session(results: dict[s
         ("another Python", "run Python 3.11, but this process runs"),
     ],
 )
-def test_unusable_server_is_refused(results: dict[str, Any], fault: str, message: str) -> None:
+def test_unusable_connect_server_is_refused(results: dict[str, Any], fault: str, message: str) -> None:
     assert message in results[fault]
     assert TOKEN not in results[fault]
     assert "hunter2" not in results[fault]

@@ -1,4 +1,5 @@
-"""Files of a repository that its lakeFS server deleted are collected after a waiting time, and nothing else is.
+"""Files of a repository that its lakeFS server deleted are collected after a waiting time, and no
+other files.
 
 Each story forgets the lake, except those that show why its repository is not certainly deleted.
 """
@@ -143,7 +144,7 @@ def test_files_of_a_forgotten_repository_are_collected_after_seven_days(both: Re
     assert {key.split("/")[0] for key in house.files() if "/data/" in key} == {"raw"}
 
 
-def test_deleted_repository_is_unreadable_until_its_lake_is_forgotten(found: Repositories) -> None:
+def test_deleted_repository_is_unreadable_until_lake_is_forgotten(found: Repositories) -> None:
     found.delete()
     header = found.run(1)
     (why,) = found.unreadable()
@@ -157,7 +158,7 @@ def test_deleted_repository_is_unreadable_until_its_lake_is_forgotten(found: Rep
     assert found.waits_for() == "its waiting time ends at 2026-11-28 07:48 UTC, if this run is accepted"
 
 
-def test_freeze_of_a_clock_that_was_ahead_does_not_delay_a_forgotten_repository(found: Repositories) -> None:
+def test_refs_read_with_clock_ahead_do_not_delay_forgotten_repository(found: Repositories) -> None:
     found.run(25)
     found.delete()
     found.forget(1)
@@ -189,7 +190,7 @@ UNCERTAIN = {
 INSTALLATIONS = {"other": "other", "unknown": None}
 
 
-def test_uncertain_deletion_is_unreadable_although_its_lake_is_forgotten(spark: SparkSession, tmp_path: Path) -> None:
+def test_uncertainly_deleted_repository_is_unreadable_even_if_forgotten(spark: SparkSession, tmp_path: Path) -> None:
     """Once the servers respond, the lakes are deleted. The user forgot lake `since` before the last run that read it. No run has read
     the new repository `again`, which may need any file of the former one.
     """
@@ -231,7 +232,7 @@ def test_uncertain_deletion_is_unreadable_although_its_lake_is_forgotten(spark: 
         assert {row["table_name"]: row["waits_for"] for row in found.list_dropped()} == dict.fromkeys([*forgotten, "again"], state)
 
 
-def test_files_wait_if_the_repository_is_made_again_after_the_freeze(found: Repositories) -> None:
+def test_files_are_kept_if_repository_is_recreated_after_freeze(found: Repositories) -> None:
     found.delete()
     found.forget(0.5)
     found.run(1)
@@ -283,7 +284,7 @@ def stories(
 Found = tuple[Repositories, dict[str, set[str]], PlanHeader]
 
 
-def test_only_the_gate_on_dropped_tables_asks_for_an_override(stories: Found) -> None:
+def test_plan_needs_only_override_for_dropped_tables(stories: Found) -> None:
     found, _, header = stories
     assert found.house.failed_gates(header) == GONE
     lost = found.house.summary("orphan_files")["lost_tables"]
@@ -301,19 +302,19 @@ def test_object_that_another_repository_imports_is_kept(stories: Found) -> None:
     assert found.list_planned("imported") == data["imported"] - {min(data["imported"])}
 
 
-def test_repository_waits_if_a_file_was_written_after_the_last_run(stories: Found) -> None:
+def test_deleted_repository_is_kept_if_written_to_after_last_run(stories: Found) -> None:
     found, _, _ = stories
     assert found.list_planned("written") == set()
     assert (found.waits_for("written") or "").endswith("was written after a run last read the table")
 
 
-def test_repository_that_returns_is_live_again(stories: Found) -> None:
+def test_recreated_repository_is_live_again(stories: Found) -> None:
     found, data, _ = stories
     assert data["back"] <= found.house.live()
     assert "back" not in found.dropped_names()
 
 
-def test_repository_that_returns_after_the_plan_keeps_its_files(found: Repositories) -> None:
+def test_files_of_repository_recreated_after_plan_are_kept(found: Repositories) -> None:
     repository = found.server.repositories["ml"]
     found.delete()
     found.forget(0.5)
@@ -326,7 +327,7 @@ def test_repository_that_returns_after_the_plan_keeps_its_files(found: Repositor
     assert found.list_planned("ml") == found.data()
 
 
-def test_accepted_repository_does_not_wait(found: Repositories) -> None:
+def test_accepted_deleted_repository_is_collected_without_waiting(found: Repositories) -> None:
     found.builders["ml"].now = NOW + timedelta(hours=5)
     found.builders["ml"].upload()
     found.delete()
@@ -339,7 +340,7 @@ def test_accepted_repository_does_not_wait(found: Repositories) -> None:
 
 
 @full_suite_only
-def test_setting_keep_keeps_the_files_of_deleted_repositories(found: Repositories) -> None:
+def test_dropped_setting_keep_keeps_files_of_deleted_repositories(found: Repositories) -> None:
     found.house.lakes = [lake.model_copy(update={"retention": LakeFsRetention(dropped="keep")}) for lake in found.house.lakes]
     found.delete()
     found.forget(1)
@@ -389,7 +390,7 @@ def forget_and_accept(unknown: Repositories, at: str | None = None) -> None:
     accept(unknown, 0.5, at=at)
 
 
-def test_repository_that_was_deleted_before_the_first_run_is_collected_after_an_acceptance(unknown: Repositories) -> None:
+def test_repository_deleted_before_first_run_is_collected_if_accepted(unknown: Repositories) -> None:
     house, data = unknown.house, unknown.data()
     assert unknown.run(0).rows == 0
     (why,) = unknown.unreadable()
@@ -409,7 +410,7 @@ def test_repository_that_was_deleted_before_the_first_run_is_collected_after_an_
     assert unknown.run(5).rows == 0
 
 
-def test_message_names_the_repository_that_may_use_the_same_place(unknown: Repositories) -> None:
+def test_message_reports_repository_that_may_use_namespace(unknown: Repositories) -> None:
     unknown.builders["raw"].repository.storage_namespace = "local://raw"
     unknown.run(0)
     unknown.forget(0.1)
@@ -420,7 +421,7 @@ def test_message_names_the_repository_that_may_use_the_same_place(unknown: Repos
 
 
 @pytest.mark.parametrize("is_first_plan", [False, True], ids=["new_claim", "claim_of_unknown_age"])
-def test_files_of_an_unknown_repository_without_acceptance_wait(unknown: Repositories, is_first_plan: bool) -> None:
+def test_files_of_unknown_repository_are_kept_without_acceptance(unknown: Repositories, is_first_plan: bool) -> None:
     """The first plan of a storage may follow the record, so that the age of its claims is unknown."""
     if is_first_plan:
         unknown.house.now = NOW
@@ -443,7 +444,7 @@ def put_others(house: Lakehouse, *keys: str) -> None:
         os.utime(path, (written, written))
 
 
-def test_accepted_repository_keeps_files_of_others(unknown: Repositories) -> None:
+def test_files_of_other_writers_in_accepted_repository_are_kept(unknown: Repositories) -> None:
     house, data = unknown.house, unknown.data()
     put_others(house, "ml/data/raw/2024.csv", "ml/data/zarr/zarr.json", "ml/data/zarr/c/0/0")
     forget_and_accept(unknown)
@@ -454,7 +455,7 @@ def test_accepted_repository_keeps_files_of_others(unknown: Repositories) -> Non
     assert (unknown.list_planned("ml"), unknown.unreadable()) == (set(), [])
 
 
-def test_corrected_location_replaces_the_former_one(unknown: Repositories) -> None:
+def test_corrected_accepted_location_replaces_former_one(unknown: Repositories) -> None:
     house, good = unknown.house, unknown.house.lakes[0]
     house.lakes[0] = good.model_copy(update={"location": f"file://{house.warehouse}/m1/"})
     put_others(house, *(f"m1/{key.removeprefix('ml/')}" for key in unknown.data()))
@@ -470,8 +471,8 @@ def test_corrected_location_replaces_the_former_one(unknown: Repositories) -> No
     assert unknown.list_planned("m1") == set()
 
 
-def test_acceptance_for_another_server_does_not_count(unknown: Repositories) -> None:
-    """With the former entry, the files would wait forever after a correction of `endpoint`."""
+def test_acceptance_for_another_server_is_ignored(unknown: Repositories) -> None:
+    """With the earlier acceptance, the files would wait forever after `endpoint` was corrected."""
     house, data, wrong = unknown.house, unknown.data(), unknown.house.lakes[0]
     forget_and_accept(unknown)
     unknown.run(4)
@@ -485,7 +486,7 @@ def test_acceptance_for_another_server_does_not_count(unknown: Repositories) -> 
         assert unknown.list_planned("ml") == data
 
 
-def test_message_on_files_of_others_names_their_directory(unknown: Repositories) -> None:
+def test_message_about_files_of_other_writers_contains_their_directory(unknown: Repositories) -> None:
     house = unknown.house
     address = f"file://{house.warehouse}/ml/data/"
     found = ForeignFiles(rule="unknown_path", lake="ml", address=address, files=1, bytes=6, samples=("ml/data/raw/2024.csv",))
@@ -493,7 +494,7 @@ def test_message_on_files_of_others_names_their_directory(unknown: Repositories)
     assert f"gc-assets accept-prefix {address}raw/ --by" in note
 
 
-def test_unknown_repository_waits_if_its_location_was_removed(unknown: Repositories) -> None:
+def test_unknown_repository_is_kept_if_its_location_was_removed(unknown: Repositories) -> None:
     house = unknown.house
     forget_and_accept(unknown)
     house.lakes[0] = house.lakes[0].model_copy(update={"location": None})
@@ -511,7 +512,7 @@ NAMESPACES = {
 }
 
 
-def test_namespace_of_a_known_repository_is_not_that_of_an_unknown_one(spark: SparkSession, tmp_path: Path) -> None:
+def test_unknown_repository_is_kept_if_known_one_has_its_namespace(spark: SparkSession, tmp_path: Path) -> None:
     """A record that is older than the first run, as of lake `early`, does not drop an unknown repository either."""
     names = [*NAMESPACES, "early"]
     found = Repositories(spark, tmp_path, names)
@@ -535,7 +536,7 @@ def test_namespace_of_a_known_repository_is_not_that_of_an_unknown_one(spark: Sp
         assert found.dropped_names() == set(NAMESPACES)
 
 
-def test_location_that_another_lake_claims_is_not_that_of_an_unknown_repository(unknown: Repositories) -> None:
+def test_unknown_repository_is_kept_if_another_lake_claims_its_location(unknown: Repositories) -> None:
     house, (url, _, name) = unknown.house, unknown.house.lakes[0].catalog_location()[1].rpartition("/")
     house.lakes.append(unknown.config_of(url, "raw"))
     house.lakes[0] = config_of(url, name, name=name, location=f"file://{unknown.builders['raw'].namespace}/")
@@ -545,7 +546,7 @@ def test_location_that_another_lake_claims_is_not_that_of_an_unknown_repository(
     assert unknown.waits_for() == "lake raw claims raw/data/, so it is not the namespace of a deleted repository"
 
 
-def test_unknown_repository_that_returns_is_not_dropped(unknown: Repositories) -> None:
+def test_unknown_repository_that_is_recreated_is_not_dropped(unknown: Repositories) -> None:
     data = unknown.data()
     forget_and_accept(unknown)
     header = unknown.run(4)

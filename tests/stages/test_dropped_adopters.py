@@ -1,7 +1,7 @@
 """Files that a dropped table adopted outside of its own location wait with it.
 
 Table `db.b` adopted the data files of two tables. `db.a` was dropped after this move, and its
-waiting time has ended. `db.k` is listed, and its own history no longer names the files.
+waiting time has ended. `db.k` is listed, and its own history no longer references the files.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Adoption(Shop):
 
 
 @pytest.mark.parametrize("is_large", [False, True])
-def test_adopted_files_wait_as_long_as_their_table(
+def test_adopted_files_are_kept_as_long_as_dropped_table(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_large: bool
 ) -> None:
     """Executors write many files, and every lookup reads them again."""
@@ -111,7 +111,7 @@ def test_adopted_files_wait_as_long_as_their_table(
     assert shop.list_adopted_in_plan() == shop.adopted
 
 
-def test_table_with_adopted_files_can_be_registered_again(spark: SparkSession, tmp_path: Path) -> None:
+def test_dropped_table_with_adopted_files_can_be_registered_again(spark: SparkSession, tmp_path: Path) -> None:
     shop = Adoption(spark, tmp_path)
     header = shop.run(13)
     assert shop.house.failed_gates(header) == set()
@@ -126,7 +126,7 @@ def test_table_with_adopted_files_can_be_registered_again(spark: SparkSession, t
         assert shop.list_adopted_in_plan() == set()
 
 
-def test_withdrawn_acceptance_of_a_table_keeps_the_files_that_it_adopted(spark: SparkSession, tmp_path: Path) -> None:
+def test_adopted_files_are_kept_if_acceptance_of_table_is_withdrawn(spark: SparkSession, tmp_path: Path) -> None:
     shop = Adoption(spark, tmp_path)
     refused = shop.approve_accepted()
     shop.accept(withdraw=True)
@@ -146,8 +146,10 @@ def test_withdrawn_acceptance_of_a_table_keeps_the_files_that_it_adopted(spark: 
     assert shop.lake.catalog.load_table("db.b").scan().to_arrow().num_rows == shop.rows
 
 
-def test_adopted_files_are_remembered_while_their_table_may_be_unreadable(spark: SparkSession, tmp_path: Path) -> None:
-    """An unreadable table of the same name may be the dropped one, so no run misses that."""
+def test_adopted_files_are_recorded_while_table_may_be_unreadable(spark: SparkSession, tmp_path: Path) -> None:
+    """An unreadable table with the name of the dropped table may be that table, so it does not
+    count as missing.
+    """
     shop = Adoption(spark, tmp_path)
     shop.run(13)
     other = shop.lake.table("db.b", NOW + timedelta(days=13), location=f"file://{shop.house.warehouse}/other")
@@ -167,7 +169,7 @@ def test_adopted_files_are_remembered_while_their_table_may_be_unreadable(spark:
     assert shop.list_adopted_in_plan() == set()
 
 
-def test_apply_keeps_adopted_files_if_their_table_is_listed_again_and_unreadable(spark: SparkSession, tmp_path: Path) -> None:
+def test_apply_keeps_adopted_files_if_table_is_listed_but_unreadable(spark: SparkSession, tmp_path: Path) -> None:
     shop = Adoption(spark, tmp_path)
     header = shop.approve_accepted()
     document = json.loads(path_of(shop.address).read_text())
@@ -191,7 +193,7 @@ def replaced(spark: SparkSession, tmp_path: Path) -> Adoption:
     return shop
 
 
-def test_prune_keeps_what_the_last_accepted_run_remembers(replaced: Adoption) -> None:
+def test_prune_keeps_dropped_table_records_of_last_accepted_run(replaced: Adoption) -> None:
     house = replaced.house
     removed = house.run_context().state.prune(
         1, Clock(NOW + timedelta(days=400)), (DELETION_PLAN.name,), find_baseline_tables(house.config)
@@ -213,7 +215,7 @@ def test_sweep_of_an_earlier_accepted_run_is_used_if_the_last_one_is_missing(rep
     assert replaced.list_adopted_in_plan() == replaced.adopted
 
 
-def test_missing_live_set_of_the_last_accepted_run_is_noted(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_live_set_of_last_accepted_run_adds_note(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shop = Adoption(spark, tmp_path)
 
     def open_without_inputs(*of: Any) -> PublishedTable | None:

@@ -1,4 +1,4 @@
-"""A plan names namespaces that are gone as a whole, because a catalog may only hide them.
+"""A plan reports namespaces that are completely dropped, because a catalog may only hide them.
 
 The tables of `dev` are dropped with their namespace, as by a tool that drops the schema of a pull
 request. `db.a` is dropped alone.
@@ -32,7 +32,7 @@ def shop(spark: SparkSession, tmp_path: Path) -> Shop:
 
 
 @pytest.mark.spark
-def test_plan_names_a_namespace_that_is_gone_as_a_whole(spark: SparkSession, tmp_path: Path) -> None:
+def test_plan_reports_namespace_if_all_its_tables_are_dropped(spark: SparkSession, tmp_path: Path) -> None:
     shop = Shop(spark, tmp_path, "abcdef")
     catalog = shop.lake.catalog
     catalog.create_namespace("dev")
@@ -54,7 +54,7 @@ def test_plan_names_a_namespace_that_is_gone_as_a_whole(spark: SparkSession, tmp
 
 
 @pytest.mark.spark
-def test_withdrawn_acceptance_stops_an_approved_plan(shop: Shop) -> None:
+def test_approved_plan_is_stopped_if_acceptance_is_withdrawn(shop: Shop) -> None:
     uuid, location = shop.tables["a"].uuid, f"file://{shop.house.warehouse}/db/a/"
     shop.drop("a")
     shop.run(1)
@@ -72,7 +72,7 @@ def make_dropped(name: str, lake: str = "sales", **values: object) -> DroppedTab
     return DroppedTable(table, **{"former_files": FormerFiles(1, 1), **values})  # pyright: ignore[reportArgumentType]  # fields of the table
 
 
-def test_only_namespaces_without_a_listed_table_are_gone() -> None:
+def test_namespace_counts_as_dropped_only_without_listed_tables() -> None:
     tables = [
         make_dropped("dev.x"),
         make_dropped("dev.y"),

@@ -31,7 +31,7 @@ def planned_tables(house: Lakehouse, day: float) -> set[str]:
     return {key.split("/")[1].partition("_")[0] for key in house.keys("deletion_plan", reason="dropped")}
 
 
-def test_tables_of_a_deleted_branch_are_dropped(house: Lakehouse, nessie: Server) -> None:
+def test_tables_that_existed_only_on_deleted_branch_are_dropped(house: Lakehouse, nessie: Server) -> None:
     builder = NessieBuilder(nessie.uri, house.warehouse)
     main = builder.on()
     main.new("db.b")
@@ -57,7 +57,7 @@ def test_tables_of_a_deleted_branch_are_dropped(house: Lakehouse, nessie: Server
     assert {key.split("/")[1].partition("_")[0] for key in house.files() if "/data/" in key} == {"b", "c", "returns", "tagged"}
 
 
-def test_whole_claims_of_a_server_are_collected_as_before(house: Lakehouse, nessie: Server) -> None:
+def test_configured_claims_of_nessie_lake_are_collected(house: Lakehouse, nessie: Server) -> None:
     builder = NessieBuilder(nessie.uri, house.warehouse)
     main = builder.on()
     main.new("db.a")

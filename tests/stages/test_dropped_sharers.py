@@ -1,7 +1,7 @@
 """Files that a dropped table needs in a directory that it shares with a listed table wait with it.
 
 The tables `db.a` and `db.b` have the same `write.data.path`. Table `db.a` adopted a data file of `db.b` and replaced its own content
-later, so that only an expired commit of `db.a` names the file. Then `db.b` is dropped.
+later, so that only an expired commit of `db.a` references the file. Then `db.b` is dropped.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Sharing(Shop):
     """`db.b` is dropped after day 1.
 
     Attributes:
-        garbage: Keys of the data files that only `db.a` wrote and named.
-        adopted: Keys of the data files that both tables named.
+        garbage: Keys of the data files that only `db.a` wrote and referenced.
+        adopted: Keys of the data files that both tables referenced.
         unnamed: Keys of data files that `db.b` may have written since the last run that read it.
         uuid: Uuid of `db.b`.
         address: Newest metadata of `db.b`.
@@ -66,7 +66,7 @@ def accept(shop: Shop, table_uuid: str, *prefixes: str, withdraw: bool = False) 
         accept_dead_table(shop.house.config, shop.house.clock, table_uuid, location, "ada", withdraw=withdraw)
 
 
-def test_files_that_an_expired_commit_of_a_listed_table_names_wait_with_a_dropped_table(spark: SparkSession, tmp_path: Path) -> None:
+def test_files_shared_with_expired_commit_wait_with_dropped_table(spark: SparkSession, tmp_path: Path) -> None:
     shop = Sharing(spark, tmp_path)
     planned = {day: (shop.run(day), shop.list_planned_of_b())[1] for day in (2, 8.5)}
     assert planned == {2: set(), 8.5: set()}
@@ -77,7 +77,7 @@ def test_files_that_an_expired_commit_of_a_listed_table_names_wait_with_a_droppe
     assert shop.list_planned_of_b() == shop.adopted | shop.unnamed
 
 
-def test_purges_in_a_shared_directory_stop_while_their_dropped_table_waits_again(spark: SparkSession, tmp_path: Path) -> None:
+def test_shared_files_are_not_purged_while_dropped_table_waits_again(spark: SparkSession, tmp_path: Path) -> None:
     shop = Sharing(spark, tmp_path)
     of_b = shop.adopted | shop.unnamed
     shop.run(2)
@@ -100,7 +100,7 @@ def test_purges_in_a_shared_directory_stop_while_their_dropped_table_waits_again
     assert shop.lake.catalog.load_table("db.b").scan().to_arrow().num_rows == shop.rows
 
 
-def test_files_that_a_later_table_of_the_same_location_adopted_wait_with_the_dropped_one(spark: SparkSession, tmp_path: Path) -> None:
+def test_adopted_files_of_later_table_wait_with_dropped_table(spark: SparkSession, tmp_path: Path) -> None:
     shop = Shop(spark, tmp_path, "ab")
     files = shop.tables["a"].data_files()
     keys, uuid = set(map(shop.house.key, files)), shop.tables["a"].uuid
@@ -125,7 +125,7 @@ def test_files_that_a_later_table_of_the_same_location_adopted_wait_with_the_dro
     assert keys <= shop.house.planned_actions().keys()
 
 
-def test_files_with_new_times_wait_with_a_dropped_table_whose_location_has_another_table(spark: SparkSession, tmp_path: Path) -> None:
+def test_copied_files_wait_with_dropped_table_in_shared_location(spark: SparkSession, tmp_path: Path) -> None:
     """The storage was copied without the times of its files. The rest of the story is a full refresh."""
     shop = Shop(spark, tmp_path, "ab")
     keys = {key for key in shop.house.files() if key.startswith("db/a/")}
@@ -144,7 +144,7 @@ def test_files_with_new_times_wait_with_a_dropped_table_whose_location_has_anoth
     assert keys <= shop.house.keys("deletion_plan")
 
 
-def test_older_files_that_a_later_table_adopted_wait_if_an_apply_read_the_dropped_table_last(spark: SparkSession, tmp_path: Path) -> None:
+def test_older_adopted_files_wait_if_only_apply_read_dropped_table(spark: SparkSession, tmp_path: Path) -> None:
     """A slow writer committed a file between the last run and the apply. The file is older than the run."""
     shop = Shop(spark, tmp_path, "ab")
     shop.tables["a"].overwrite(days_ago(20))

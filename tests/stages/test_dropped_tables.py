@@ -1,4 +1,4 @@
-"""Files of dropped tables are collected after a waiting time, and nothing else is.
+"""Only files of dropped tables are collected, after a waiting time.
 
 Each story uses real catalogs. The clock is moved, so that the waiting time of seven days passes.
 """
@@ -151,7 +151,7 @@ def stories(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> St
     return Stories(shop, shop.run(9.5), files, recreated)
 
 
-def test_plan_passes_its_gates(stories: Stories) -> None:
+def test_plan_with_dropped_tables_passes_all_gates(stories: Stories) -> None:
     assert stories.shop.house.failed_gates(stories.header) == set()
     assert stories.header.by_reason["dropped"].files == len(stories.shop.house.keys("orphan_files", reason="dropped"))
 
@@ -161,39 +161,39 @@ def test_files_of_a_dropped_table_are_planned(stories: Stories) -> None:
 
 
 @pytest.mark.parametrize("name", list("bcd"), ids=["renamed", "registered_again", "moved_to_another_catalog"])
-def test_table_that_a_catalog_lists_keeps_its_files(stories: Stories, name: str) -> None:
+def test_files_of_table_that_is_still_listed_are_kept(stories: Stories, name: str) -> None:
     assert stories.list_planned(name) == set()
     assert f"db.{name}" not in stories.shop.read_dropped()
 
 
-def test_only_the_former_files_of_a_table_made_again_in_place_are_planned(stories: Stories) -> None:
+def test_only_former_files_of_table_recreated_in_place_are_planned(stories: Stories) -> None:
     assert stories.list_planned("e") == stories.files["e"]
     assert stories.shop.read_dropped()["db.e"]["replaced"]
 
 
-def test_rest_of_a_half_purged_table_is_planned(stories: Stories) -> None:
+def test_remaining_files_of_partly_purged_table_are_planned(stories: Stories) -> None:
     assert stories.list_planned("f") == {key for key in stories.files["f"] if "/metadata/" in key}
 
 
-def test_table_dropped_while_it_was_unreadable_is_planned(stories: Stories) -> None:
+def test_files_of_table_dropped_while_unreadable_are_planned(stories: Stories) -> None:
     assert stories.list_planned("g") == stories.files["g"]
 
 
-def test_files_that_another_table_adopted_are_kept(stories: Stories) -> None:
+def test_dropped_table_files_added_to_another_table_are_kept(stories: Stories) -> None:
     assert stories.list_planned("h") == {key for key in stories.files["h"] if "/metadata/" in key}
 
 
-def test_table_waits_if_a_file_was_written_since(stories: Stories) -> None:
+def test_dropped_table_is_kept_if_file_was_written_after_drop(stories: Stories) -> None:
     assert stories.list_planned("i") == set()
     assert "00000-0-4f1c2b0e" in (stories.shop.waits_for("i") or "")
 
 
-def test_table_waits_if_its_location_has_metadata_of_another(stories: Stories) -> None:
+def test_dropped_table_is_kept_if_its_location_has_foreign_metadata(stories: Stories) -> None:
     assert stories.list_planned("k") == set()
     assert "7c0f5a52-3b1e-4f3c-9d0e-5b7d3c2a1f00" in (stories.shop.waits_for("k") or "")
 
 
-def test_files_in_a_listed_table_that_foreign_metadata_under_a_dropped_one_names_are_kept(shop: Shop) -> None:
+def test_files_referenced_by_foreign_metadata_in_dropped_table_are_kept(shop: Shop) -> None:
     house, home = shop.house, f"file://{shop.house.warehouse}/db"
     garbage = set(map(house.key, shop.tables["b"].leftovers(days_ago(20), 2)))
     shop.drop("a")
@@ -239,7 +239,7 @@ def test_files_of_a_dropped_table_are_collected_after_seven_days(shop: Shop) -> 
     assert {key[:5] for key in shop.house.files()} == {"db/b/"}
 
 
-def test_table_dropped_after_an_expiry_waits_for_a_user_only_if_it_was_written_to_since(spark: SparkSession, tmp_path: Path) -> None:
+def test_table_dropped_after_expiry_needs_user_only_if_written_to_since(spark: SparkSession, tmp_path: Path) -> None:
     shop = Shop(spark, tmp_path, "abcde")
     for name in "ab":
         shop.tables[name].append(days_ago(20))
@@ -261,7 +261,7 @@ def test_table_dropped_after_an_expiry_waits_for_a_user_only_if_it_was_written_t
     assert accept_command(row["table_uuid"], row["waits_for"]) == f"gc-assets accept {row['table_uuid']} --by YOUR_NAME"
 
 
-def test_catalog_that_lost_most_tables_at_once_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+def test_plan_is_refused_if_catalog_lost_most_tables_at_once(spark: SparkSession, tmp_path: Path) -> None:
     shop = Shop(spark, tmp_path, "abcd")
     for name in "abc":
         shop.drop(name)
@@ -285,7 +285,7 @@ def test_gate_limits_the_number_of_dropped_tables(spark: SparkSession, tmp_path:
     assert shop.list_planned() == {"db/a"}
 
 
-def test_catalog_replaced_by_an_empty_one_drops_nothing(shop: Shop) -> None:
+def test_replacing_catalog_by_empty_one_plans_no_file(shop: Shop) -> None:
     for name in "ab":
         shop.drop(name)
     for day in (1, 9):
@@ -296,7 +296,7 @@ def test_catalog_replaced_by_an_empty_one_drops_nothing(shop: Shop) -> None:
     assert shop.house.failed_gates(shop.run(18)) == {"dropped_tables"}
 
 
-def test_due_files_next_to_unreadable_metadata_are_kept(shop: Shop) -> None:
+def test_files_next_to_unreadable_metadata_are_kept_after_waiting_time(shop: Shop) -> None:
     """A new table has the location of the dropped one, so the files are not foreign."""
     shop.drop("a")
     shop.run(1)
@@ -313,7 +313,7 @@ def test_due_files_next_to_unreadable_metadata_are_kept(shop: Shop) -> None:
 
 
 @full_suite_only
-def test_other_catalog_under_the_same_name_drops_nothing(shop: Shop, tmp_path: Path) -> None:
+def test_no_table_is_dropped_if_another_catalog_gets_lake_name(shop: Shop, tmp_path: Path) -> None:
     other_place = LakeBuilder(tmp_path / "other")
     other_place.catalog.create_namespace("db")
     other_place.catalog.register_table("db.a", shop.metadata["a"])
@@ -324,7 +324,7 @@ def test_other_catalog_under_the_same_name_drops_nothing(shop: Shop, tmp_path: P
 
 
 @full_suite_only
-def test_waiting_time_starts_again_if_a_table_returns(shop: Shop) -> None:
+def test_waiting_time_restarts_if_dropped_table_is_listed_again(shop: Shop) -> None:
     metadata = shop.drop("a")
     shop.run(1)
     shop.register("a", metadata)
@@ -336,7 +336,7 @@ def test_waiting_time_starts_again_if_a_table_returns(shop: Shop) -> None:
     assert shop.list_planned() == {"db/a"}
 
 
-def test_uuid_in_use_at_another_location_drops_nothing(shop: Shop) -> None:
+def test_reused_table_uuid_does_not_mark_table_dropped(shop: Shop) -> None:
     document = json.loads(path_of(shop.drop("a")).read_text())
     document["location"] = f"file://{shop.house.warehouse}/db/copy"
     copy = shop.house.warehouse / "db/copy/metadata/00000-copy.metadata.json"
@@ -347,7 +347,7 @@ def test_uuid_in_use_at_another_location_drops_nothing(shop: Shop) -> None:
     assert shop.read_dropped() == {}
 
 
-def test_table_that_returns_after_the_plan_is_not_removed(shop: Shop) -> None:
+def test_table_listed_again_after_plan_is_kept(shop: Shop) -> None:
     metadata = shop.drop("a")
     shop.run(1)
     header = shop.run(9)
@@ -358,8 +358,8 @@ def test_table_that_returns_after_the_plan_is_not_removed(shop: Shop) -> None:
     assert shop.house.files() == before
 
 
-def test_table_that_returns_hidden_after_the_plan_is_not_removed(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Registered again, without the right to list it for the user of gc-assets."""
+def test_table_restored_after_plan_but_not_listed_is_kept(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table is registered again, but the user of gc-assets may not list it."""
     metadata, before = shop.drop("a"), shop.house.files()
     for day in (1, 9):
         header = shop.run(day)
@@ -373,7 +373,7 @@ def test_table_that_returns_hidden_after_the_plan_is_not_removed(shop: Shop, mon
     assert shop.house.files() == before
 
 
-def test_plan_waits_if_a_later_run_read_the_table(shop: Shop) -> None:
+def test_older_plan_keeps_table_if_later_run_read_it(shop: Shop) -> None:
     metadata = shop.drop("a")
     shop.run(1)
     header = shop.run(9)
@@ -387,7 +387,7 @@ def test_plan_waits_if_a_later_run_read_the_table(shop: Shop) -> None:
     assert shop.house.files() == before
 
 
-def test_plan_waits_if_a_later_run_found_a_newer_file(shop: Shop) -> None:
+def test_older_plan_keeps_table_if_later_run_found_newer_file(shop: Shop) -> None:
     shop.drop("a")
     shop.run(1)
     header = shop.run(9)
@@ -399,7 +399,7 @@ def test_plan_waits_if_a_later_run_found_a_newer_file(shop: Shop) -> None:
     assert shop.house.files() == before
 
 
-def test_table_waits_if_another_storage_has_a_newer_file(spark: SparkSession, tmp_path: Path) -> None:
+def test_dropped_table_is_kept_if_another_storage_has_newer_file(spark: SparkSession, tmp_path: Path) -> None:
     house, lake = TwoStorages(spark, tmp_path, gates=GATES), LakeBuilder(tmp_path)
     data = {"write.data.path": f"file://{tmp_path}/disk2/a"}
     tables = [
@@ -428,7 +428,7 @@ def names_of(paths: Iterable[Path]) -> set[str]:
     return {path.name for path in paths}
 
 
-def test_tables_of_one_location_wait_for_their_own_drops(shop: Shop) -> None:
+def test_tables_in_one_location_wait_from_their_own_drop_times(shop: Shop) -> None:
     """A new table takes the default location of a renamed one. The renamed table is dropped first."""
     shop.lake.catalog.rename_table("db.a", "db.renamed")
     old = path_of(shop.metadata["a"])
@@ -459,9 +459,9 @@ def copy_files(files: Iterable[Path], directory: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("how, place", [("adopted", "own"), ("adopted", "shared"), ("history expired", "shared")])
-def test_older_files_of_a_new_table_wait_with_it(spark: SparkSession, tmp_path: Path, how: str, place: str) -> None:
-    """Older than its first listed commit are the files that it adopted, or those of a commit that its
-    catalog expired.
+def test_older_files_of_dropped_new_table_wait_with_it(spark: SparkSession, tmp_path: Path, how: str, place: str) -> None:
+    """Files older than the first listed commit of the table were adopted, or belong to a commit
+    that the catalog expired.
     """
     shop = Shop(spark, tmp_path, "ab")
     shared = {"write.data.path": f"file://{shop.house.warehouse}/shared"}
@@ -487,7 +487,7 @@ def test_older_files_of_a_new_table_wait_with_it(spark: SparkSession, tmp_path: 
     assert planned == {2: set(), 7: set(), 10: keys}
 
 
-def test_files_that_a_table_adopted_from_its_predecessor_wait_with_it(shop: Shop) -> None:
+def test_files_adopted_from_predecessor_wait_with_dropped_table(shop: Shop) -> None:
     """The table is dropped, and made again over the same files."""
     files = shop.tables["a"].data_files()
     adopted = {str(path.relative_to(shop.house.warehouse)) for path in files}
@@ -502,9 +502,7 @@ def test_files_that_a_table_adopted_from_its_predecessor_wait_with_it(shop: Shop
 
 
 @pytest.mark.parametrize("written", [True, False])
-def test_unknown_files_in_a_shared_directory_wait_while_another_catalog_writes_a_dropped_table(
-    spark: SparkSession, tmp_path: Path, written: bool
-) -> None:
+def test_unknown_files_are_kept_while_another_catalog_writes_dropped_table(spark: SparkSession, tmp_path: Path, written: bool) -> None:
     shop = Shop(spark, tmp_path, "c")
     data = {"write.data.path": f"file://{shop.house.warehouse}/shared"}
     tables = {name: shop.lake.table(f"db.{name}", days_ago(40), properties=data) for name in "ab"}
@@ -524,7 +522,7 @@ def test_unknown_files_in_a_shared_directory_wait_while_another_catalog_writes_a
     assert (unknown in shop.house.keys("deletion_plan")) != written
 
 
-def test_unknown_file_written_before_the_drop_was_seen_waits_with_its_table(spark: SparkSession, tmp_path: Path) -> None:
+def test_unknown_file_written_before_first_run_after_drop_waits(spark: SparkSession, tmp_path: Path) -> None:
     shop = Shop(spark, tmp_path, "c")
     data = {"write.data.path": f"file://{shop.house.warehouse}/shared"}
     tables = {name: shop.lake.table(f"db.{name}", days_ago(40), properties=data) for name in "ab"}
@@ -538,7 +536,7 @@ def test_unknown_file_written_before_the_drop_was_seen_waits_with_its_table(spar
     assert planned == {6: False, 14: True}
 
 
-def test_clock_that_jumped_ahead_removes_nothing(shop: Shop) -> None:
+def test_apply_keeps_dropped_table_if_clock_had_jumped_ahead(shop: Shop) -> None:
     shop.drop("a")
     shop.run(1)
     header = shop.run(30)
@@ -553,7 +551,7 @@ def test_clock_that_jumped_ahead_removes_nothing(shop: Shop) -> None:
 
 
 @full_suite_only
-def test_state_of_a_backup_waits_again(shop: Shop, tmp_path: Path) -> None:
+def test_waiting_time_restarts_if_state_is_restored_from_backup(shop: Shop, tmp_path: Path) -> None:
     shutil.copytree(tmp_path / "state", tmp_path / "backup")
     shop.drop("a")
     shop.run(1)
@@ -563,8 +561,10 @@ def test_state_of_a_backup_waits_again(shop: Shop, tmp_path: Path) -> None:
     assert shop.waits_for("a") == "its waiting time ends at 2026-12-17 03:00 UTC, if this run is accepted"
 
 
-def test_table_that_the_catalog_hides_waits(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first run that misses it reads a wrong answer. If the catalog shows the table by its name, it is unreadable instead."""
+def test_table_that_catalog_hides_is_not_dropped(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first run without the table gets a wrong answer. If the catalog shows the table by its
+    name, it is unreadable instead.
+    """
     listed = CatalogClient.list_pointers
 
     def hide(client: CatalogClient) -> Iterator[Any]:
@@ -578,7 +578,7 @@ def test_table_that_the_catalog_hides_waits(shop: Shop, monkeypatch: pytest.Monk
     assert shop.waits_for("a") == "its catalog still has db.a, but does not list it"
 
 
-def test_table_that_its_catalog_can_restore_waits_alone(spark: SparkSession, tmp_path: Path) -> None:
+def test_only_table_that_catalog_can_restore_is_kept(spark: SparkSession, tmp_path: Path) -> None:
     shop = Shop(spark, tmp_path, "abc")
     server = LakekeeperServer(shop.lake, {})
     with serve_catalog(shop.lake, server):
@@ -600,7 +600,7 @@ def test_table_that_its_catalog_can_restore_waits_alone(spark: SparkSession, tmp
         assert shop.waits_for("b") == "its catalog does not show whether it can be restored: the list tabulars has an item without an id"
 
 
-def test_table_waits_if_the_link_to_its_metadata_is_broken(spark: SparkSession, tmp_path: Path) -> None:
+def test_dropped_table_is_kept_if_link_to_its_metadata_is_broken(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("warehouse")
     lake = LakeBuilder(tmp_path)
     house = Lakehouse(spark, tmp_path, settings={"gates": GATES})
@@ -625,7 +625,7 @@ def test_table_waits_if_the_link_to_its_metadata_is_broken(spark: SparkSession, 
     assert {key.split("/")[1] for key in house.planned_actions()} == {"gone"}
 
 
-def test_dropped_table_waits_for_unreadable_tables(shop: Shop) -> None:
+def test_dropped_table_is_kept_while_another_table_is_unreadable(shop: Shop) -> None:
     shop.drop("a")
     shop.run(1)
     path_of(shop.metadata["b"]).rename(shop.house.root / "b.json")
@@ -638,7 +638,7 @@ def test_dropped_table_waits_for_unreadable_tables(shop: Shop) -> None:
 
 
 @full_suite_only
-def test_table_that_becomes_unreadable_after_the_plan_stops_it(shop: Shop) -> None:
+def test_plan_is_stopped_if_table_becomes_unreadable(shop: Shop) -> None:
     shop.drop("a")
     shop.run(1)
     header = shop.run(9)
@@ -647,7 +647,7 @@ def test_table_that_becomes_unreadable_after_the_plan_stops_it(shop: Shop) -> No
     assert outcomes(shop.house.apply(header)) == {"changed"}
 
 
-def test_accepted_table_does_not_wait(shop: Shop) -> None:
+def test_accepted_dropped_table_is_collected_without_waiting(shop: Shop) -> None:
     table = shop.tables["a"]
     uuid = table.uuid
     shop.drop("a")
@@ -661,8 +661,8 @@ def test_accepted_table_does_not_wait(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("was_seen", [False, True])
-def test_acceptance_before_the_drop_does_not_count(shop: Shop, monkeypatch: pytest.MonkeyPatch, was_seen: bool) -> None:
-    """The user did not accept a dropped table, unless the last sweep, even of a refused run, found it dropped."""
+def test_acceptance_before_drop_is_ignored(shop: Shop, monkeypatch: pytest.MonkeyPatch, was_seen: bool) -> None:
+    """An acceptance applies only if the last sweep, even of a refused run, found the table dropped."""
     uuid = shop.tables["a"].uuid
     if was_seen:
         shop.drop("a")
@@ -683,7 +683,7 @@ def test_acceptance_before_the_drop_does_not_count(shop: Shop, monkeypatch: pyte
         assert shop.list_planned() == {"db/a"}
 
 
-def test_acceptance_takes_every_spelling_of_the_table_and_its_location(shop: Shop) -> None:
+def test_acceptance_allows_every_spelling_of_table_and_location(shop: Shop) -> None:
     config, clock, uuid, place = shop.house.config, shop.house.clock, shop.tables["a"].uuid, f"{shop.house.warehouse}/db/a"
     for spelling in (place, f"{place}/", f"file://{place}", f"file:{place}/"):
         _, record = accept_dead_table(config, clock, f"urn:uuid:{uuid.upper()}", spelling, "ada")
@@ -697,7 +697,7 @@ def test_acceptance_takes_every_spelling_of_the_table_and_its_location(shop: Sho
     assert "The next run plans the files of the dropped table db.a, 5 files" in (describe_dead_table(config, STORAGE, record) or "")
 
 
-def test_table_with_two_claims_needs_both_accepted(spark: SparkSession, tmp_path: Path) -> None:
+def test_dropped_table_with_two_claims_needs_both_accepted(spark: SparkSession, tmp_path: Path) -> None:
     shop = Shop(spark, tmp_path, "b")
     data = f"file://{shop.house.warehouse}/other/a"
     table = shop.lake.table("db.a", days_ago(40), properties={"write.data.path": data})
@@ -718,7 +718,7 @@ def test_table_with_two_claims_needs_both_accepted(spark: SparkSession, tmp_path
 
 
 @full_suite_only
-def test_setting_keep_keeps_the_files_of_dropped_tables(spark: SparkSession, tmp_path: Path) -> None:
+def test_dropped_setting_keep_keeps_files_of_dropped_tables(spark: SparkSession, tmp_path: Path) -> None:
     shop = Shop(spark, tmp_path, "ab", retention={"dropped": "keep"})
     shop.drop("a")
     shop.run(1)
@@ -727,7 +727,7 @@ def test_setting_keep_keeps_the_files_of_dropped_tables(spark: SparkSession, tmp
 
 
 @full_suite_only
-def test_table_outside_of_the_patterns_keeps_its_files(shop: Shop) -> None:
+def test_files_of_dropped_table_outside_patterns_are_kept(shop: Shop) -> None:
     shop.drop("a")
     shop.run(1)
     shop.house.lakes = [shop.lake.config(tables=["db.b"])]
@@ -736,7 +736,7 @@ def test_table_outside_of_the_patterns_keeps_its_files(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("moment", ["after the run", "after the freeze", "before the second run of the date"])
-def test_link_to_another_catalog_keeps_the_files_of_the_tables_that_it_lacks(spark: SparkSession, tmp_path: Path, moment: str) -> None:
+def test_files_are_kept_if_link_points_to_catalog_without_table(spark: SparkSession, tmp_path: Path, moment: str) -> None:
     shop = Shop(spark, tmp_path, "ab")
     house, link = shop.house, tmp_path / "current"
     for name in ("blue", "green"):
@@ -782,7 +782,7 @@ def test_accepted_table_of_a_former_catalog_is_collected(spark: SparkSession, tm
     assert shop.list_planned() == {"db/a"}
 
 
-def test_table_waits_if_another_realm_of_its_server_is_read(spark: SparkSession, tmp_path: Path) -> None:
+def test_dropped_table_is_kept_if_another_realm_of_server_is_read(spark: SparkSession, tmp_path: Path) -> None:
     """Polaris selects one of its catalogs by a header. The other realm lacks the table."""
     shop = Shop(spark, tmp_path, "ab")
     with serve_catalog(shop.lake) as server:
@@ -803,7 +803,7 @@ def test_table_waits_if_another_realm_of_its_server_is_read(spark: SparkSession,
         assert str(shop.waits_for("a")).startswith("its waiting time ends at 2026-12-10 03:00 UTC")
 
 
-def test_files_of_a_former_catalog_wait_in_the_directory_of_a_listed_table(spark: SparkSession, tmp_path: Path) -> None:
+def test_former_catalog_files_inside_listed_table_are_kept(spark: SparkSession, tmp_path: Path) -> None:
     house = Lakehouse(spark, tmp_path, settings={"gates": {"max_delete_share": 1, "max_live_drop": 1}})
     lake, shared = LakeBuilder(tmp_path), {"write.data.path": f"file://{house.warehouse}/shared"}
     a, b = (lake.table(f"db.{name}", days_ago(60), properties=shared) for name in "ab")
@@ -821,7 +821,7 @@ def test_files_of_a_former_catalog_wait_in_the_directory_of_a_listed_table(spark
         assert not files & house.planned_actions().keys()
 
 
-def test_link_re_pointed_during_the_freeze_stops_the_run(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_link_changed_during_freeze_stops_run(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shop = Shop(spark, tmp_path, "a")
     link = tmp_path / "current.db"
     shutil.copy(tmp_path / "catalog.db", tmp_path / "green.db")
@@ -839,7 +839,7 @@ def test_link_re_pointed_during_the_freeze_stops_the_run(spark: SparkSession, tm
         shop.run(1)
 
 
-def test_waiting_time_begins_at_the_time_of_the_store_if_the_host_is_behind(
+def test_waiting_time_starts_by_storage_clock_if_host_is_behind(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shop = Shop(spark, tmp_path, "ab")
@@ -856,7 +856,7 @@ def test_waiting_time_begins_at_the_time_of_the_store_if_the_host_is_behind(
     assert {item.table_name: item.gone_since for item in remembered} == {"db.a": now, "db.b": None}
 
 
-def test_screens_name_the_dropped_table(shop: Shop) -> None:
+def test_screens_show_dropped_table_and_its_state(shop: Shop) -> None:
     shop.drop("a")
     key = min(key for key in shop.house.files() if key.startswith("db/a/data/"))
     shop.run(1)
@@ -877,8 +877,8 @@ def test_screens_name_the_dropped_table(shop: Shop) -> None:
 
 
 @full_suite_only
-def test_unknown_unreadable_table_holds_back_its_lake_although_it_is_set_aside(shop: Shop) -> None:
-    """It may be the dropped table, renamed and damaged."""
+def test_dropped_table_is_kept_while_unknown_table_is_unreadable(shop: Shop) -> None:
+    """The unreadable table may be the dropped table, renamed and damaged."""
     uuid, metadata = shop.tables["a"].uuid, shop.drop("a")
     shop.run(1)
     with sqlite3.connect(shop.house.root / "catalog.db") as database:

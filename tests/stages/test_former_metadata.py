@@ -99,7 +99,7 @@ def registry(spark: SparkSession, tmp_path: Path) -> Registry:
     return Registry(spark, tmp_path)
 
 
-def test_commits_that_a_restored_catalog_lost_wait(registry: Registry) -> None:
+def test_commits_lost_by_restored_catalog_are_kept_during_wait(registry: Registry) -> None:
     registry.point_to(registry.older)
     registry.commit("a", 2)
     planned = {day: (registry.run(day), registry.list_planned_of(registry.lost))[1] for day in (4, 10.9)}
@@ -115,15 +115,15 @@ def test_commits_that_a_restored_catalog_lost_wait(registry: Registry) -> None:
     assert registry.list_planned_of(registry.lost) == registry.lost
 
 
-def test_former_metadata_of_an_idle_table_is_garbage_after_the_wait(registry: Registry) -> None:
-    """Its catalog listed it in an earlier run, so no other catalog wrote it."""
+def test_former_metadata_of_unchanged_table_is_garbage_after_wait(registry: Registry) -> None:
+    """The catalog listed the metadata in an earlier run, so no other catalog wrote it."""
     registry.point_to(registry.older)
     for day in (4, 12.1):
         assert registry.house.failed_gates(registry.run(day)) == set()
     assert registry.list_planned_of(registry.lost) == registry.lost
 
 
-def test_metadata_that_the_catalog_of_another_lake_listed_refuses_the_plan(registry: Registry) -> None:
+def test_metadata_listed_by_catalog_of_another_lake_refuses_plan(registry: Registry) -> None:
     """The table was moved to another catalog with older metadata."""
     other = registry.add_lake("other")
     registry.run(1.5)
@@ -135,7 +135,7 @@ def test_metadata_that_the_catalog_of_another_lake_listed_refuses_the_plan(regis
 
 
 def test_metadata_of_an_earlier_catalog_refuses_the_plan(registry: Registry) -> None:
-    """In between, the lake read another catalog, which may still use it."""
+    """Between the two runs, the lake read another catalog, which may still use the metadata."""
     first = registry.house.lakes
     other = LakeBuilder(registry.house.root, catalog_name="second", catalog_file="second.db")
     other.catalog.create_namespace("db")
@@ -149,7 +149,7 @@ def test_metadata_of_an_earlier_catalog_refuses_the_plan(registry: Registry) -> 
     assert registry.house.failed_gates(registry.run(12.1)) == {"foreign_metadata"}
 
 
-def test_metadata_that_another_lake_listed_until_recently_refuses_the_plan(registry: Registry) -> None:
+def test_metadata_listed_by_another_lake_until_recently_refuses_plan(registry: Registry) -> None:
     """Both catalogs had the newer metadata. The table was dropped from the second one by mistake."""
     other = registry.add_lake("other")
     other.register("db.a", registry.newer)
@@ -162,7 +162,7 @@ def test_metadata_that_another_lake_listed_until_recently_refuses_the_plan(regis
     assert registry.house.failed_gates(registry.run(20)) == set()
 
 
-def test_former_metadata_that_was_written_again_refuses_the_plan(registry: Registry) -> None:
+def test_former_metadata_that_was_written_to_again_refuses_plan(registry: Registry) -> None:
     """Some catalogs number the files, so another catalog can write a file of the same name."""
     registry.point_to(registry.older)
     registry.run(4)
@@ -170,7 +170,7 @@ def test_former_metadata_that_was_written_again_refuses_the_plan(registry: Regis
     assert registry.house.failed_gates(registry.run(12.1)) == {"foreign_metadata"}
 
 
-def test_wait_begins_with_the_first_run_that_misses_the_metadata(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wait_starts_with_first_run_that_misses_metadata(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     """The content roots of the last run are not available any more, so nothing else keeps the lost commits."""
     monkeypatch.setattr(former_metadata, "open_last_known", lambda *_: None)
     registry.point_to(registry.older)
@@ -178,7 +178,7 @@ def test_wait_begins_with_the_first_run_that_misses_the_metadata(registry: Regis
     assert registry.house.failed_gates(registry.run(20)) == set()
 
 
-def test_run_that_cannot_read_the_table_does_not_end_the_search(registry: Registry) -> None:
+def test_former_metadata_is_found_after_run_that_could_not_read_table(registry: Registry) -> None:
     registry.point_to(registry.older)
     registry.run(4)
     content = path_of(registry.older).read_text()
@@ -189,7 +189,7 @@ def test_run_that_cannot_read_the_table_does_not_end_the_search(registry: Regist
     assert registry.house.failed_gates(registry.run(12.1)) == set()
 
 
-def test_former_metadata_of_many_tables_needs_no_accept(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_former_metadata_of_many_tables_needs_no_acceptance(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the number of files of a single table is limited."""
     older = registry.metadata["b"]
     for _ in range(3):
@@ -215,7 +215,7 @@ def test_override_keeps_former_metadata_if_the_catalog_may_be_a_copy(registry: R
     assert registry.list_planned_of(registry.lost) == set()
 
 
-def test_newer_metadata_that_no_run_found_in_the_catalog_refuses_the_plan(registry: Registry) -> None:
+def test_newer_metadata_never_listed_by_catalog_refuses_plan(registry: Registry) -> None:
     registry.commit("a", 1.5)
     registry.point_to(registry.older)
     registry.run(4)
@@ -234,7 +234,7 @@ def test_table_can_be_registered_again_with_its_former_metadata(registry: Regist
     assert not [note for note in registry.read_notes() if registry.newer in note]
 
 
-def test_dropped_name_of_a_listed_table_waits(registry: Registry) -> None:
+def test_metadata_of_dropped_name_is_kept_while_its_copy_is_listed(registry: Registry) -> None:
     """The other name, made by `register_table`, has its own history since then."""
     registry.register("clone", registry.older)
     registry.commit("clone", 1.5)
@@ -248,7 +248,7 @@ def test_dropped_name_of_a_listed_table_waits(registry: Registry) -> None:
     assert registry.list_planned_of(registry.lost) == registry.lost
 
 
-def test_name_from_which_a_listed_table_was_cloned_waits(registry: Registry) -> None:
+def test_metadata_of_dropped_name_is_kept_if_clone_is_listed(registry: Registry) -> None:
     """The log of the clone lists the metadata of the dropped name, but the clone has another policy."""
     registry.register("clone", registry.newer)
     registry.commit("clone", 1.5)
@@ -262,7 +262,7 @@ def test_name_from_which_a_listed_table_was_cloned_waits(registry: Registry) -> 
     assert registry.lake.catalog.load_table("db.a").scan().to_arrow().num_rows == registry.rows
 
 
-def test_clone_that_pointed_to_the_same_file_ends_no_wait(registry: Registry) -> None:
+def test_clone_of_former_metadata_does_not_end_wait(registry: Registry) -> None:
     registry.register("clone", registry.newer)
     registry.run(2)
     registry.drop("a")
@@ -276,8 +276,8 @@ def test_clone_that_pointed_to_the_same_file_ends_no_wait(registry: Registry) ->
     assert registry.list_planned_of(registry.lost) != set()
 
 
-def test_damaged_former_metadata_protects_the_location_but_makes_nothing_unreadable(registry: Registry) -> None:
-    """Registering older metadata is a way out of a damaged manifest."""
+def test_damaged_former_metadata_protects_only_its_location(registry: Registry) -> None:
+    """A user may have registered older metadata to recover from a damaged manifest."""
     before = set(registry.house.files())
     registry.commit("a", 1.5)
     (manifest,) = [registry.house.warehouse / key for key in set(registry.house.files()) - before if key.endswith("-m0.avro")]
@@ -303,8 +303,8 @@ def test_renamed_table_has_no_former_metadata(registry: Registry) -> None:
     assert (registry.read_former(), registry.read_notes()) == ([], [])
 
 
-def test_table_that_was_dropped_and_registered_with_older_metadata_waits(registry: Registry) -> None:
-    """A run misses the table in between."""
+def test_metadata_lost_by_drop_and_reregistration_is_kept_during_wait(registry: Registry) -> None:
+    """A run between the two steps does not find the table."""
     registry.drop("a")
     registry.run(2)
     assert "db.a" in registry.read_dropped()
@@ -317,7 +317,7 @@ def test_table_that_was_dropped_and_registered_with_older_metadata_waits(registr
     assert registry.list_planned_of(registry.lost) == registry.lost
 
 
-def test_table_that_few_runs_missed_is_remembered_since_the_first_of_them(registry: Registry) -> None:
+def test_wait_starts_at_first_run_without_table(registry: Registry) -> None:
     """The lake is collected every 40 days."""
     registry.drop("a")
     registry.run(41)
@@ -328,7 +328,7 @@ def test_table_that_few_runs_missed_is_remembered_since_the_first_of_them(regist
     assert registry.read_former() == [registry.newer]
 
 
-def test_table_that_was_unreadable_when_its_catalog_was_restored_waits(registry: Registry) -> None:
+def test_wait_applies_if_table_was_unreadable_at_catalog_restore(registry: Registry) -> None:
     newer = path_of(registry.newer)
     content = newer.read_text()
     touch(newer, NOW + timedelta(hours=1), "{")
@@ -343,7 +343,7 @@ def test_table_that_was_unreadable_when_its_catalog_was_restored_waits(registry:
     assert registry.list_planned_of(registry.lost) == registry.lost
 
 
-def test_former_metadata_is_kept_if_dropped_tables_are(spark: SparkSession, tmp_path: Path) -> None:
+def test_former_metadata_is_kept_if_dropped_tables_are_kept(spark: SparkSession, tmp_path: Path) -> None:
     registry = Registry(spark, tmp_path, dropped="keep")
     registry.point_to(registry.older)
     registry.commit("a", 2)
@@ -366,7 +366,7 @@ def test_catalog_restored_between_plan_and_apply_keeps_the_lost_commits(registry
     assert registry.lake.catalog.load_table("db.a").scan().to_arrow().num_rows == registry.rows
 
 
-def test_partly_purged_former_metadata_stops_no_run(registry: Registry) -> None:
+def test_partly_purged_former_metadata_does_not_stop_run(registry: Registry) -> None:
     """`DROP TABLE … PURGE` of one name deletes files, while the other name is listed."""
     registry.register("clone", registry.older)
     registry.run(2)

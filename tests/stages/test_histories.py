@@ -258,7 +258,7 @@ def marked(forest: Forest) -> list[tuple[Tree, MarkedTree, Verdict]]:
     return [(tree, MarkedTree.of(tree, forest, resolver), verdict_of(tree)) for tree in forest.trees]
 
 
-def test_retained_snapshots_of_random_trees_equal_the_document(marked: list[tuple[Tree, MarkedTree, Verdict]]) -> None:
+def test_retained_snapshots_of_random_trees_match_document(marked: list[tuple[Tree, MarkedTree, Verdict]]) -> None:
     wrong = {tree.path.name: found.retained ^ verdict.retained for tree, found, verdict in marked}
     assert {name: snapshots for name, snapshots in wrong.items() if snapshots} == {}
 

@@ -43,7 +43,7 @@ def unread(house: Lakehouse) -> list[Any]:
     return house.summary("live_files", "weather")["unreadable"]
 
 
-def test_upgrade_after_the_quarantine_leaves_it_alone(house: Lakehouse, tree: DocumentTree):
+def test_upgrade_after_quarantine_does_not_change_it(house: Lakehouse, tree: DocumentTree):
     header = house.plan()
     house.approve_and_apply(header)
     quarantined = house.trash(header)
@@ -59,7 +59,7 @@ def test_upgrade_after_the_quarantine_leaves_it_alone(house: Lakehouse, tree: Do
     assert tree.builder.call("garbage_collect", older_than=None, dry_run=True) == NOTHING
 
 
-def test_upgrade_between_plan_and_apply_makes_no_edit(house: Lakehouse, tree: DocumentTree):
+def test_plan_made_before_icechunk_upgrade_makes_no_edit(house: Lakehouse, tree: DocumentTree):
     header = house.plan()
     edits, after_expiry = sum(header.expiry_actions.values()), len(house.keys("deletion_plan", after_expiry=True))
     assert min(edits, after_expiry) > 0
@@ -75,7 +75,7 @@ def test_upgrade_between_plan_and_apply_makes_no_edit(house: Lakehouse, tree: Do
     assert tree.builder.call("garbage_collect", older_than=None, dry_run=True) == NOTHING
 
 
-def test_upgrade_between_two_runs_of_a_day(house: Lakehouse, tree: DocumentTree):
+def test_second_run_of_day_accepts_upgraded_repository(house: Lakehouse, tree: DocumentTree):
     house.plan()
     first = house.live()
     tree.builder.call("upgrade")
@@ -86,7 +86,7 @@ def test_upgrade_between_two_runs_of_a_day(house: Lakehouse, tree: DocumentTree)
     assert house.live() >= {key for key in first if "/refs/" not in key and "config.yaml" not in key}
 
 
-def test_commit_of_a_writer_that_missed_the_upgrade_is_kept(house: Lakehouse, tree: DocumentTree):
+def test_commit_of_version_1_writer_after_upgrade_is_kept(house: Lakehouse, tree: DocumentTree):
     """The library accepts this commit, and no reader finds it (icechunk issue 1521)."""
     builder = tree.builder
     snapshot = builder.library.run(

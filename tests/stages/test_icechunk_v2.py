@@ -130,7 +130,7 @@ def test_plan_removes_listed_snapshots_before_their_files(story: WeatherStory) -
     assert story.header.failed_gates == []
 
 
-def test_apply_leaves_the_same_files_as_the_library(story: WeatherStory) -> None:
+def test_apply_leaves_the_same_files_as_icechunk(story: WeatherStory) -> None:
     assert story.house.keys("deletion_plan") == story.before - story.expected
     applied = story.house.approve_and_apply(story.header)
     edits, files = sum(story.header.expiry_actions.values()), len(story.before - story.expected)
@@ -140,7 +140,7 @@ def test_apply_leaves_the_same_files_as_the_library(story: WeatherStory) -> None
     assert story.call("report")["ancestry"].keys() >= {"branch main", "branch develop", "tag tag1"}
 
 
-def test_second_run_plans_nothing(story: WeatherStory) -> None:
+def test_second_run_has_an_empty_plan(story: WeatherStory) -> None:
     header = story.house.plan()
     assert (header.expiry_actions, story.house.keys("deletion_plan", action="quarantine")) == ({}, set())
 
@@ -170,7 +170,7 @@ def test_later_runs_quarantine_and_purge(story: WeatherStory) -> None:
     assert story.garbage() == NOTHING
 
 
-def test_old_copies_of_repo_are_collected_and_the_log_stays_complete(spark: SparkSession, icechunk2: Library, tmp_path: Path) -> None:
+def test_old_repo_copies_are_collected_without_losing_log_entries(spark: SparkSession, icechunk2: Library, tmp_path: Path) -> None:
     house = Lakehouse(spark, tmp_path, now=next_noon(days=40))
     house.lakes = [house.weather()]
     builder = RepositoryBuilder.create(icechunk2, house.warehouse / "weather", days_ago(60), updates_in_a_file=3)

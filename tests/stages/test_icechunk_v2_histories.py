@@ -75,7 +75,7 @@ def story(spark: SparkSession, icechunk2: Library, tmp_path_factory: pytest.Temp
     return Story(house, histories, copies, house.plan())
 
 
-def test_plan_contains_what_the_library_collects(story: Story) -> None:
+def test_plan_contains_garbage_that_icechunk_collects(story: Story) -> None:
     assert story.header.failed_gates == []
     expected = {
         f"{history.path.name}/{name}"
@@ -87,7 +87,7 @@ def test_plan_contains_what_the_library_collects(story: Story) -> None:
     assert len(expected) > HISTORIES
 
 
-def test_apply_leaves_what_the_library_leaves(story: Story) -> None:
+def test_apply_leaves_the_same_repository_as_icechunk(story: Story) -> None:
     applied = story.house.approve_and_apply(story.header)
     assert {outcome for _, outcome in applied.by_outcome} == {"done"}
     for history, copy in zip(story.histories, story.collected, strict=True):
@@ -95,6 +95,6 @@ def test_apply_leaves_what_the_library_leaves(story: Story) -> None:
         assert repo_of(history.path).snapshots == repo_of(copy).snapshots, history.seed
 
 
-def test_library_goes_on_after_the_apply(story: Story) -> None:
+def test_icechunk_can_use_repository_after_apply(story: Story) -> None:
     for history in story.histories:
         assert_library_goes_on(history)

@@ -1,4 +1,5 @@
-"""Idle branches of all kinds of lakes: evidence of runs, plan, apply, the following run, and undo.
+"""Idle branches of all kinds of lakes: unchanged in several runs, planned, deleted, and restored by
+undo.
 
 The tests of this module run in order, and each depends on the previous ones.
 """
@@ -95,7 +96,7 @@ def test_first_run_plans_no_deletion(story: Branches) -> None:
     assert (story.deletions(), header.expiry_actions, header.failed_gates) == (set(), {}, [])
 
 
-def test_unchanged_branches_are_planned_after_their_time(story: Branches) -> None:
+def test_unchanged_branches_are_planned_for_deletion_after_idle_time(story: Branches) -> None:
     header = story.plan(40)
     assert story.deletions() == {(lake, "tmp-a") for lake in LAKES}
     assert header.idle_branches == dict.fromkeys(sorted(LAKES), 1)
@@ -107,7 +108,7 @@ def test_unchanged_branches_are_planned_after_their_time(story: Branches) -> Non
     assert described.cannot_be_undone == "nothing"
 
 
-def test_gate_limits_the_deletions(story: Branches) -> None:
+def test_gate_limits_number_of_branch_deletions(story: Branches) -> None:
     story.house.settings = {"gates": {"max_idle_branches": 3}}
     header = story.house.sweep()
     story.house.settings = {}
@@ -124,7 +125,7 @@ def test_apply_deletes_the_branches_and_no_file(story: Branches) -> None:
     assert all(key.endswith(".metadata.json") or "/_lakefs/" in key for key in house.files().keys() - files.keys())
 
 
-def test_undo_creates_the_branches_again_and_restarts_their_time(story: Branches) -> None:
+def test_undo_recreates_branches_and_restarts_idle_time(story: Branches) -> None:
     plan = find_plan(story.house.config, story.headers[-1].plan_id)
     assert undo_expiry(story.house.run_context(), plan) == {"undone": 4}
     header = story.plan(40)
@@ -132,7 +133,7 @@ def test_undo_creates_the_branches_again_and_restarts_their_time(story: Branches
     assert (story.deletions(), header.expiry_actions, header.failed_gates) == (set(), {}, [])
 
 
-def test_branches_are_idle_again_after_their_time(story: Branches) -> None:
+def test_recreated_branches_are_idle_again_after_idle_time(story: Branches) -> None:
     header = story.plan(73)
     assert story.deletions() == {(lake, "tmp-a") for lake in LAKES}
     assert counts(story.house.approve_and_apply(header).by_outcome) == {("expire", "done"): 4}

@@ -1,4 +1,6 @@
-"""Lifecycle rules through all stages: released objects are planned, and objects with other references are kept."""
+"""Lifecycle rules through all stages: objects that rules expire are planned, and objects with other
+references are kept.
+"""
 
 from __future__ import annotations
 
@@ -158,7 +160,7 @@ THE_FOUR_STATEMENTS = (
 @pytest.mark.parametrize(
     "example", select_cases([pytest.param(THE_TWO_RUNS, id="the two runs")], [pytest.param(THE_FOUR_STATEMENTS, id="the four statements")])
 )
-def test_published_tables_equal_the_proposal(recorded: tuple[LifecycleRepository, Recording], example: tuple[Any, ...]) -> None:
+def test_published_tables_match_lifecycle_proposal(recorded: tuple[LifecycleRepository, Recording], example: tuple[Any, ...]) -> None:
     """For 8 days on the 20th the proposal prints the 18th, but the result is the 12th."""
     repo, recording = recorded
     day, first, second, policy, current, potential = example
@@ -191,7 +193,7 @@ def test_published_tables_equal_the_proposal(recorded: tuple[LifecycleRepository
     assert found == expected
 
 
-def test_traps_of_the_recorded_repository(recorded: tuple[LifecycleRepository, Recording]) -> None:
+def test_edge_cases_of_recorded_repository_match_oracle(recorded: tuple[LifecycleRepository, Recording]) -> None:
     repo, recording = recorded
     rules = recording.expected["lifecycle"]["policies"]["dedup example"]
     repo.rules(**rules)
@@ -239,7 +241,7 @@ def released(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> I
         yield ReleasedObject(at, builder, old, kept, at.house.plan())
 
 
-def test_released_object_is_planned_with_reason_and_commits(released: ReleasedObject) -> None:
+def test_object_expired_by_rule_is_planned_with_reason_and_commits(released: ReleasedObject) -> None:
     at, old = released.at, released.old
     assert at.orphans() == {old: "lifecycle"}
     assert released.header.failed_gates == []
@@ -253,7 +255,7 @@ def test_released_object_is_planned_with_reason_and_commits(released: ReleasedOb
     assert at.house.plan().plan_id == released.header.plan_id  # a second plan is equal
 
 
-def test_rules_without_effect_are_notes(released: ReleasedObject) -> None:
+def test_rules_without_effect_add_notes(released: ReleasedObject) -> None:
     at = released.at
     at.rules(
         rule1=SHORT,
@@ -288,8 +290,10 @@ def test_what_if_refuses_lifecycle_rules(released: ReleasedObject) -> None:
 
 
 @full_suite_only
-def test_protocol_with_lifecycle_rules(released: ReleasedObject) -> None:
-    """Refuse other rules, apply, restore, apply, purge. Released objects are not live, all others stay readable."""
+def test_apply_restore_and_purge_work_with_lifecycle_rules(released: ReleasedObject) -> None:
+    """Refuse other rules, apply, restore, apply, purge. Objects that rules expire are not live, all
+    others stay readable.
+    """
     at, builder, old, header = released.at, released.builder, released.old, released.header
     at.house.approve(header)
     at.rules(rule1={"prefix": "tmp/", "days": 100, "enabled": True})
@@ -369,12 +373,12 @@ def test_tagged_and_staged_objects_are_kept(kept: KeptObjects) -> None:
     assert {kept.tagged, kept.staged} <= {key.removeprefix("ml-data/") for key in kept.at.house.live()}
 
 
-def test_deduplications_of_the_proposal(kept: KeptObjects) -> None:
+def test_deduplication_matches_lifecycle_proposal(kept: KeptObjects) -> None:
     found = {key: row["deduplicated"] for key, row in kept.at.objects().items() if row["paths"][0].startswith("foo/")}
     assert found == {kept.one: False, kept.two: True, kept.four: False}
 
 
-def test_verify_deduplicated_checks_kept_objects_again(kept: KeptObjects) -> None:
+def test_verify_deduplicated_setting_checks_kept_objects_again(kept: KeptObjects) -> None:
     house = kept.at.house
     assert kept.at.objects()[kept.again]["deduplicated"]
     kept.at.rules(all=days_10("again"))
@@ -386,7 +390,7 @@ def test_verify_deduplicated_checks_kept_objects_again(kept: KeptObjects) -> Non
         assert (f"ml-data/{kept.again}" in house.live()) is not verify
 
 
-def test_gates_stop_rule_for_everything(repo: tuple[LifecycleRepository, RepositoryBuilder]) -> None:
+def test_gates_refuse_rule_that_expires_everything(repo: tuple[LifecycleRepository, RepositoryBuilder]) -> None:
     at, builder = repo
     at.house.settings = {}
     for number in range(20):
@@ -399,7 +403,7 @@ def test_gates_stop_rule_for_everything(repo: tuple[LifecycleRepository, Reposit
     assert "live_drop" in at.house.failed_gates(at.house.plan())
 
 
-def test_results_are_written_into_the_namespace_and_never_collected(spark: SparkSession, tmp_path: Path) -> None:
+def test_results_written_into_namespace_are_never_collected(spark: SparkSession, tmp_path: Path) -> None:
     for at, builder in serve(spark, tmp_path):
         results = builder.namespace / "_lakefs/retention/lc"
         at.house.lakes = [at.house.lakes[0].model_copy(update={"publish_results": True})]
@@ -454,7 +458,7 @@ def find_collision(prefix: str) -> tuple[str, str]:
     return one, two
 
 
-def test_live_file_with_the_hash_of_a_released_one_is_kept(spark: SparkSession, tmp_path: Path) -> None:
+def test_live_file_with_hash_of_expired_one_is_kept(spark: SparkSession, tmp_path: Path) -> None:
     for at, builder in serve(spark, tmp_path):
         folder = f"{builder.namespace.name}/data/{xid(builder.now)}/"
         old, kept = (key.removeprefix(folder) for key in find_collision(folder.ljust(64, "x")))

@@ -1,4 +1,6 @@
-"""Lifecycle rules that delete paths by commits, through all stages: paths, plan, apply, undo, and what stays."""
+"""Lifecycle rules that delete paths by commits, through all stages: paths, plan, apply, undo, and
+kept paths.
+"""
 
 from __future__ import annotations
 
@@ -99,7 +101,7 @@ def story(spark: SparkSession, tmp_path: Path) -> Iterator[Story]:
         yield story
 
 
-def test_plan_names_branches_paths_bytes_and_rules(story: Story) -> None:
+def test_plan_contains_branches_paths_bytes_and_rules(story: Story) -> None:
     header = story.plan()
     assert story.find_paths() == {(branch, path, "scratch") for branch in ("main", "dev") for path in ("tmp/1", "tmp/2")}
     reason = "lifecycle: a commit deletes 2 of 4 paths (2 B), by rule: scratch 2"
@@ -119,7 +121,7 @@ def test_plan_names_branches_paths_bytes_and_rules(story: Story) -> None:
     assert story.plan().plan_id == header.plan_id, "the same content is the same plan"
 
 
-def test_apply_deletes_the_paths_and_no_file_and_undo_brings_them_back(story: Story) -> None:
+def test_apply_deletes_paths_but_no_file_and_undo_restores_them(story: Story) -> None:
     header, files = story.plan(), story.builder.files()
     before = {branch: story.paths(branch) for branch in ("main", "dev")}
     applied = story.house.approve_and_apply(header)
@@ -132,7 +134,7 @@ def test_apply_deletes_the_paths_and_no_file_and_undo_brings_them_back(story: St
     assert {branch: story.paths(branch) for branch in before} == before
 
 
-def test_another_undo_reverts_no_later_plan(story: Story) -> None:
+def test_repeated_undo_does_not_revert_later_plan(story: Story) -> None:
     first = story.plan()
     story.house.approve_and_apply(first)
     undone = find_plan(story.house.config, first.plan_id)
@@ -145,7 +147,7 @@ def test_another_undo_reverts_no_later_plan(story: Story) -> None:
     assert {branch: story.paths(branch) for branch in after} == after
 
 
-def test_files_are_garbage_after_their_retention_and_nothing_dangles(story: Story) -> None:
+def test_files_of_deleted_paths_are_garbage_after_retention(story: Story) -> None:
     del story.builder.repository.tags["v1"]
     story.house.approve_and_apply(story.plan())
     story.house.now = NOW + timedelta(days=35)
@@ -155,7 +157,7 @@ def test_files_are_garbage_after_their_retention_and_nothing_dangles(story: Stor
     assert header.failed_gates == []
 
 
-def test_dirty_and_protected_branches_stay_with_a_note(story: Story) -> None:
+def test_paths_on_dirty_or_protected_branches_are_kept_with_note(story: Story) -> None:
     story.builder.repository.protected.append("dev")
     story.builder.stage("main", "new")
     header = story.plan()
@@ -166,7 +168,7 @@ def test_dirty_and_protected_branches_stay_with_a_note(story: Story) -> None:
     ]
 
 
-def test_unreadable_repository_deletes_no_path_and_stops_no_run(story: Story) -> None:
+def test_unreadable_repository_deletes_no_path_and_does_not_stop_run(story: Story) -> None:
     story.server.fault = lambda method, path, query: (403, {"message": "no"}) if path.endswith("/ml-data") else None
     header = story.plan()
     assert [item.is_whole_lake for item in header.unreadable] == [True]
@@ -177,7 +179,7 @@ def test_unreadable_repository_deletes_no_path_and_stops_no_run(story: Story) ->
     assert story.plan().path_edits == {"ml": 2}
 
 
-def test_moved_branch_is_planned_again(story: Story) -> None:
+def test_paths_on_moved_branch_are_planned_again(story: Story) -> None:
     header = story.plan()
     story.builder.commit("main", other=b"1")
     applied = story.house.approve_and_apply(header)
@@ -188,7 +190,7 @@ def test_moved_branch_is_planned_again(story: Story) -> None:
     assert counts(story.house.approve_and_apply(header).by_outcome) == {("expire", "done"): 1}
 
 
-def test_apply_continues_after_a_failure_and_deletes_once(story: Story) -> None:
+def test_next_apply_after_failure_deletes_each_path_once(story: Story) -> None:
     header = story.plan()
     story.server.fault = lambda method, path, query: (500, {"message": "no"}) if path.endswith("/cherry-pick") else None
     assert counts(story.house.approve_and_apply(header).by_outcome) == {("expire", "failed"): 2}
@@ -197,7 +199,7 @@ def test_apply_continues_after_a_failure_and_deletes_once(story: Story) -> None:
     assert len(story.builder.repository.log("dev")) == 4
 
 
-def test_changed_rules_and_changed_paths_refuse_the_apply(story: Story) -> None:
+def test_changed_rules_or_paths_refuse_apply(story: Story) -> None:
     header = story.plan()
     story.house.approve(header)
     story.rules(scratch={"prefix": "tmp/", "days": 1, "enabled": True})
@@ -216,7 +218,7 @@ def test_changed_rules_and_changed_paths_refuse_the_apply(story: Story) -> None:
     assert story.paths() == {"keep/1", "tmp/1", "tmp/2", "tmp/4"}
 
 
-def test_unused_rule_is_a_note(story: Story) -> None:
+def test_unused_rule_adds_a_note(story: Story) -> None:
     story.rules(scratch={"prefix": "tmp/", "days": 10, "enabled": True}, wrong={"prefix": "temp/", "days": 1, "enabled": True})
     story.find_paths()
     assert story.house.summary(TABLE.name, "ml")["unused_rules"] == [
@@ -250,7 +252,7 @@ def _has(tree: dict[str, Any], path: str, address: str) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_due_paths_of_random_histories_are_those_of_plain_loops(story: Story, seed: int) -> None:
+def test_planned_paths_of_random_histories_match_plain_loops(story: Story, seed: int) -> None:
     choice, builder = random.Random(seed), story.builder
     prefixes = ["a/", "a/b/", "c", ""]
     rules: dict[str, Any] = {}
@@ -306,7 +308,7 @@ def test_plan_that_empties_a_branch_is_refused(story: Story) -> None:
 
 
 def test_undo_is_refused_after_the_objects_were_quarantined_or_purged(story: Story) -> None:
-    """The paths would refer to missing files."""
+    """The restored paths would reference missing files."""
     del story.builder.repository.tags["v1"]
     first = story.plan()
     story.house.approve_and_apply(first)
@@ -338,7 +340,7 @@ def quarantine_objects_of_deleted_paths(story: Story) -> tuple[PlanHeader, dict[
     return first, backup
 
 
-def test_undo_names_the_commit_with_the_paths_after_a_purge(story: Story) -> None:
+def test_undo_after_purge_reports_commit_with_paths(story: Story) -> None:
     """After the objects were copied back, the undo works. A truncated object is not the purged one."""
     first, backup = quarantine_objects_of_deleted_paths(story)
     story.house.now = NOW + timedelta(days=36)
@@ -355,8 +357,8 @@ def test_undo_names_the_commit_with_the_paths_after_a_purge(story: Story) -> Non
     assert before < story.paths()
 
 
-def test_undo_needs_no_restore_of_objects_that_were_copied_back(story: Story) -> None:
-    """Their copies in quarantine cannot be restored, because the names are in use."""
+def test_undo_succeeds_if_purged_objects_were_copied_back(story: Story) -> None:
+    """The copies in quarantine cannot be restored, because objects with their keys exist."""
     first, backup = quarantine_objects_of_deleted_paths(story)
     copy_back(backup)
     assert undo_expiry(story.house.run_context(), find_plan(story.house.config, first.plan_id)) == {"undone": 2}
@@ -398,7 +400,7 @@ def interrupt(house: Lakehouse, header: PlanHeader) -> None:
     shutil.rmtree(state / header.storage / "deletion_log")
 
 
-def test_undo_of_other_lakes_goes_on_without_the_table_of_the_paths(story: Story) -> None:
+def test_undo_of_other_lakes_continues_if_path_table_is_missing(story: Story) -> None:
     document_tree(story.house.warehouse / "weather", days_ago(18))
     story.house.lakes.append(story.house.weather(retention={"default": "10d"}))
     header = story.plan()
@@ -414,7 +416,7 @@ def test_undo_of_other_lakes_goes_on_without_the_table_of_the_paths(story: Story
     assert all(re.search(error, text) for text in undo_errors(story))
 
 
-def test_undo_needs_no_other_file_of_the_plan(story: Story) -> None:
+def test_undo_succeeds_if_only_other_files_of_plan_were_purged(story: Story) -> None:
     """Garbage of the same plan was purged, but the objects at the deleted paths were live."""
     story.builder.now = days_ago(60)
     story.builder.upload()
@@ -443,7 +445,7 @@ def undo_errors(story: Story) -> list[str]:
     return [row["error"] for row in story.house.rows_of(published)]
 
 
-def test_branch_that_moves_before_each_apply_is_named_with_a_next_step(story: Story) -> None:
+def test_branch_that_moves_before_each_apply_is_reported_with_next_step(story: Story) -> None:
     for number in range(3):
         story.house.now = NOW + timedelta(days=number)
         header = story.plan()
@@ -462,7 +464,7 @@ def test_branch_that_moves_before_each_apply_is_named_with_a_next_step(story: St
     "status, step",
     [(403, "grant `fs:CreateCommit` and `fs:ReadCommit` to the collector's user"), (412, "check the hooks of the repository")],
 )
-def test_branch_whose_deletion_the_server_refuses_is_named_with_the_permission(story: Story, status: int, step: str) -> None:
+def test_denied_path_deletion_is_reported_with_missing_permission(story: Story, status: int, step: str) -> None:
     """An earlier apply would be refused, too."""
     story.server.fault = lambda method, path, query: (status, {"message": "no"}) if path.endswith("/cherry-pick") else None
     for number in range(2):
@@ -474,7 +476,7 @@ def test_branch_whose_deletion_the_server_refuses_is_named_with_the_permission(s
     assert warning == f"Lake ml: the last 2 applies did not delete any path on branch dev (last reason: {reason})."
 
 
-def test_refused_undo_is_no_apply_without_effect(story: Story) -> None:
+def test_refused_undo_does_not_count_as_apply_without_effect(story: Story) -> None:
     plans = list[str]()
     for number, path in enumerate(("tmp/1", "tmp/2")):
         story.house.now = NOW + timedelta(days=number)

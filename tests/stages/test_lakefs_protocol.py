@@ -95,11 +95,11 @@ def test_plan_contains_expired_and_uncommitted_objects(story: Story[FilledReposi
     assert story.header.held_for_expiry.files == 0
 
 
-def test_other_objects_are_kept(story: Story[FilledRepository]) -> None:
+def test_every_object_is_expected_as_kept_or_garbage(story: Story[FilledRepository]) -> None:
     assert story.builder.files() == story.builder.kept | story.builder.dead.keys()
 
 
-def test_explain_names_the_reason(story: Story[FilledRepository]) -> None:
+def test_explain_reports_deletion_reason(story: Story[FilledRepository]) -> None:
     def verdict(key: str) -> tuple[str, str]:
         (found,) = explain(story.house.run_context(), f"{PREFIX}{key}")
         return found.verdict, found.sentence
@@ -120,7 +120,7 @@ def test_state_contains_no_credentials(story: Story[FilledRepository]) -> None:
         assert SECRET.encode() not in path.read_bytes(), path
 
 
-def test_second_mark_decodes_nothing(story: Story[FilledRepository]) -> None:
+def test_second_run_decodes_no_container(story: Story[FilledRepository]) -> None:
     story.house.mark()
     first, *later = story.house.decoded_counts("ml")
     assert first > 0
@@ -133,7 +133,7 @@ def test_apply_quarantines_exactly_the_planned_files(story: Story[FilledReposito
     readable(story)
 
 
-def test_expired_commit_restores_no_quarantined_file(story: Story[FilledRepository]) -> None:
+def test_quarantined_file_of_expired_commit_is_not_restored(story: Story[FilledRepository]) -> None:
     story.house.now = NOW + timedelta(days=1)
     story.house.settings = {"quarantine_days": 30}
     story.house.plan()
@@ -142,7 +142,9 @@ def test_expired_commit_restores_no_quarantined_file(story: Story[FilledReposito
 
 
 def test_linked_quarantined_file_is_restored(story: Story[FilledRepository]) -> None:
-    """H15: an address can be linked at any age, so only quarantine and a fresh mark are safe."""
+    """H15: an address can be linked at any age, so only quarantine and a new check of live files
+    are safe.
+    """
     revived = story.builder.one("uncommitted")
     story.builder.stage("main", "linked", revived)
     story.house.now = NOW + timedelta(days=2)
@@ -176,7 +178,7 @@ def test_later_runs_quarantine_and_purge(story: Story[FilledRepository]) -> None
     readable(story)
 
 
-def test_longer_rule_later_reports_no_loss_of_purged_files(story: Story[FilledRepository]) -> None:
+def test_purged_files_are_not_reported_as_lost_after_longer_retention(story: Story[FilledRepository]) -> None:
     """With the longer rule, purged files are live again. Their absence is no sign of a loss, because we purged them."""
     house = story.house
     story.builder.rules(365)
@@ -206,7 +208,7 @@ def fresh(spark: SparkSession, tmp_path: Path) -> Iterator[Fresh]:
         yield Fresh(house, builder, server)
 
 
-def test_apply_refuses_plan_after_newer_references(fresh: Fresh) -> None:
+def test_apply_refuses_plan_if_new_commits_reference_planned_files(fresh: Fresh) -> None:
     """H7: lakeFS sweeps a mark of any age without revalidation. H6: a commit can hide objects from the plan while it runs."""
     builder = fresh.builder
     builder.rules(1)
@@ -243,7 +245,7 @@ def test_missing_range_makes_the_lake_unreadable(fresh: Fresh) -> None:
     assert not fresh.house.planned_actions()
 
 
-def test_zero_grace_keeps_the_minimum_age_of_the_server(fresh: Fresh) -> None:
+def test_minimum_file_age_of_server_applies_with_zero_grace_period(fresh: Fresh) -> None:
     builder = fresh.builder
     fresh.house.settings = {"grace": timedelta(0)}
     fresh.server.grace_period = 6 * 3600
@@ -295,22 +297,22 @@ def crowded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> It
         yield SharedStorage(house.planned_actions(PREFIX), house.orphans(PREFIX), lost)
 
 
-def test_objects_in_root_are_unowned(crowded: SharedStorage) -> None:
+def test_objects_in_namespace_root_are_unowned(crowded: SharedStorage) -> None:
     """H8: lakeFS deletes all objects in the root, including parts of uploads."""
     assert crowded.orphans.keys().isdisjoint(crowded.strays)
 
 
-def test_objects_in_data_with_other_paths_than_those_of_the_server_are_foreign(crowded: SharedStorage) -> None:
+def test_objects_in_data_with_paths_unlike_lakefs_are_foreign(crowded: SharedStorage) -> None:
     """lakeFS deletes those in directories. H11: it never deletes objects directly in data/."""
     assert {name: crowded.orphans.get(name) for name in crowded.others} == dict.fromkeys(crowded.others, "foreign")
 
 
-def test_another_lake_protects_expired_objects(crowded: SharedStorage) -> None:
+def test_expired_objects_are_kept_if_another_lake_needs_them(crowded: SharedStorage) -> None:
     """H13: the live set of a storage is the union of all lakes, regardless of the mount point of the other server."""
     assert crowded.planned == {crowded.lost: "quarantine"}
 
 
-def test_incremental_listing_plans_like_a_full_listing(fresh: Fresh) -> None:
+def test_incremental_and_full_listing_give_equal_plans(fresh: Fresh) -> None:
     """Quarantined files are not in the inventory of the next run."""
     builder, house = fresh.builder, fresh.house
     house.now = datetime.now(UTC) + timedelta(days=400)  # after all modification times of directories
@@ -339,7 +341,7 @@ def test_incremental_listing_plans_like_a_full_listing(fresh: Fresh) -> None:
     assert house.planned_actions(PREFIX) == {first: "purge", second: "purge"}
 
 
-def test_full_listing_every_seven_days(fresh: Fresh) -> None:
+def test_full_listing_is_made_every_seven_days(fresh: Fresh) -> None:
     house = fresh.house
     fresh.builder.commit("main", a=b"1")
     published = storage_inventory(house.spark, house.run_context(), STORAGE)
@@ -351,8 +353,10 @@ def test_full_listing_every_seven_days(fresh: Fresh) -> None:
     assert find_baseline(house.run_context(), last_inventory(house.run_context(), STORAGE)) is None
 
 
-def test_repository_that_the_server_does_not_show_is_unreadable_alone(fresh: Fresh) -> None:
-    """The other lakes of the storage are collected, and its own files are kept, also in the first run."""
+def test_hidden_repository_makes_only_one_lake_unreadable(fresh: Fresh) -> None:
+    """The other lakes of the storage are collected, and the repository's files are kept, also in
+    the first run.
+    """
     house, builder = fresh.house, fresh.builder
     builder.commit("main", a=b"1")
     unknown = [lake.model_copy(update={"name": "hidden", "repository": "hidden", "location": None}) for lake in house.lakes]
@@ -370,7 +374,7 @@ def test_repository_that_the_server_does_not_show_is_unreadable_alone(fresh: Fre
     assert not house.planned_actions()
 
 
-def test_clock_that_differs_from_the_server_stops_the_run(fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clock_difference_from_server_stops_run(fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock of this machine may be wrong, and the ages of all files depend on it."""
     fresh.builder.commit("main", a=b"1")
     monkeypatch.setattr("gc_assets.lakes.lakefs.lake.MAX_SKEW", timedelta(seconds=-1))

@@ -104,7 +104,7 @@ def test_plan_contains_exactly_the_recorded_garbage(basic: RecordedRepository, n
 
 
 @full_suite_only
-def test_what_if_equals_a_run_with_that_policy(basic: RecordedRepository) -> None:
+def test_what_if_forecast_equals_run_with_policy(basic: RecordedRepository) -> None:
     """Uses the run of the previous test, like the next."""
     house = basic.house
     current, (forecast,) = orphan_sizes(house), forecast_orphans(house, [Scenario("shorter", ("ml",), retention="1d")])

@@ -128,7 +128,7 @@ class History:
         return {ids[index] for index in expected_commits(drawn)[0]}
 
 
-def test_random_histories_lose_nothing_that_the_server_needs(house: Lakehouse, server: LakeFs) -> None:
+def test_random_histories_lose_no_file_that_server_needs(house: Lakehouse, server: LakeFs) -> None:
     as_of = house.now.replace(hour=0, minute=0, second=0, microsecond=0)
     histories = [History(server.create(f"history{seed}"), as_of, seed) for seed in range(example_count(2, 20))]
     configure(house, *(history.repository for history in histories))
@@ -157,7 +157,7 @@ def test_random_histories_lose_nothing_that_the_server_needs(house: Lakehouse, s
     assert before.items() <= house.files().items()
 
 
-def test_lifecycle_commit_deletes_paths_for_readers_and_undo_reverts_it(house: Lakehouse, server: LakeFs, tmp_path: Path) -> None:
+def test_lifecycle_commit_deletes_paths_and_undo_restores_them(house: Lakehouse, server: LakeFs, tmp_path: Path) -> None:
     repository = server.create("models")
     for path in ("tmp/1", "tmp/2", "keep/1"):
         repository.upload("main", path, path.encode())
@@ -178,7 +178,7 @@ def test_lifecycle_commit_deletes_paths_for_readers_and_undo_reverts_it(house: L
     assert set(repository.keys("main")) == {"keep/1", "tmp/1", "tmp/2"}
 
 
-def test_idle_branch_is_deleted_and_undo_brings_it_back(house: Lakehouse, server: LakeFs) -> None:
+def test_idle_branch_is_deleted_and_undo_recreates_it(house: Lakehouse, server: LakeFs) -> None:
     repository = server.create("models")
     repository.commit("main", days_ago(60))
     for branch in ("tmp-idle", "tmp-staged", "dev"):
@@ -201,7 +201,7 @@ def test_idle_branch_is_deleted_and_undo_brings_it_back(house: Lakehouse, server
     assert repository.refs("branches") == heads
 
 
-def test_files_of_a_deleted_repository_go_after_their_waiting_time(house: Lakehouse, server: LakeFs) -> None:
+def test_files_of_deleted_repository_are_deleted_after_wait(house: Lakehouse, server: LakeFs) -> None:
     gone, other = server.create("gone"), server.create("other")
     for repository in (gone, other):
         repository.upload("main", "a", b"a")
@@ -228,7 +228,7 @@ def test_files_of_a_deleted_repository_go_after_their_waiting_time(house: Lakeho
     assert (gone.files(), other.contents("main")) == (set(), {"a": b"a"})
 
 
-def test_unused_ranges_go_and_the_server_reads_each_commit(house: Lakehouse, server: LakeFs) -> None:
+def test_server_reads_each_commit_after_unused_ranges_are_deleted(house: Lakehouse, server: LakeFs) -> None:
     repository = server.create("models")
     for number in range(3):
         repository.upload("main", f"p/{number}", b"%d" % number)
@@ -268,7 +268,7 @@ def test_results_of_lifecycle_rules_are_published_into_the_namespace(house: Lake
     assert [path.parent.name for path in results.rglob("*.parquet")] == [f"date={house.clock.today()}"]
 
 
-def test_files_in_a_bucket_go_and_the_server_reads_what_is_retained(spark: SparkSession, tmp_path: Path) -> None:
+def test_server_reads_retained_objects_after_garbage_is_deleted(spark: SparkSession, tmp_path: Path) -> None:
     with open_s3_bench("versity", prefix="lake/") as bench, running(tmp_path / "unused", tmp_path / "server", bench.server) as server:
         repository = server.create("models", f"{bench.store.location}models")
         commits: list[str] = []

@@ -1,4 +1,6 @@
-"""Ranges and metaranges that no commit names are collected (`unused_ranges: collect`), and no commit loses any."""
+"""Ranges and metaranges that no commit references are collected (`unused_ranges: collect`), and no
+commit loses any.
+"""
 
 from __future__ import annotations
 
@@ -155,7 +157,7 @@ LEFT_BY = {"basic": "lifecycle", "lifecycle": "basic", "many": "lifecycle"}
 
 
 @pytest.mark.parametrize("name", ["basic", "lifecycle", pytest.param("many", marks=full_suite_only)])
-def test_recorded_repositories_keep_exactly_what_their_commits_and_dumps_need(name: str, spark: SparkSession, tmp_path: Path) -> None:
+def test_recorded_repositories_keep_only_ranges_of_commits_and_dumps(name: str, spark: SparkSession, tmp_path: Path) -> None:
     recording = Recording(name)
     house = Lakehouse(spark, tmp_path, settings={"gates": GATES})
     repository = recorded_repository(recording, recording.unpack(house.warehouse))
@@ -188,8 +190,10 @@ def add_foreign_tables(setup: Setup, recording: str) -> None:
 
 
 @pytest.mark.parametrize("loss", ["range is missing", "range is damaged", "metarange is missing", "metarange is damaged"])
-def test_only_a_lost_metarange_of_a_recorded_expired_commit_keeps_all(loss: str, spark: SparkSession, tmp_path: Path) -> None:
-    """A range names objects only, and its metarange has its name (`_range_rows` of the decoder)."""
+def test_only_lost_metarange_of_expired_commit_keeps_all_ranges(loss: str, spark: SparkSession, tmp_path: Path) -> None:
+    """A range references only objects, and its metarange contains its id (`_range_rows` of the
+    decoder).
+    """
     recording = Recording("basic")
     house = Lakehouse(spark, tmp_path, settings={"gates": GATES})
     repository = recorded_repository(recording, recording.unpack(house.warehouse))
@@ -245,7 +249,7 @@ def leave_unused(setup: Setup, builder: RepositoryBuilder) -> set[str]:
     return setup.tables() - before
 
 
-def test_plan_apply_restore_and_purge(built: tuple[Setup, RepositoryBuilder]) -> None:
+def test_unused_ranges_can_be_planned_applied_restored_and_purged(built: tuple[Setup, RepositoryBuilder]) -> None:
     setup, builder = built
     house = setup.house
     unused = leave_unused(setup, builder)
@@ -297,7 +301,7 @@ def test_only_ranges_and_metaranges_are_collected(built: tuple[Setup, Repository
     assert all(explain(setup.house.run_context(), f"ml-data/_lakefs/{name}")[0].verdict == "unowned" for name in others)
 
 
-def test_ranges_stay_while_they_are_young(built: tuple[Setup, RepositoryBuilder]) -> None:
+def test_young_unused_ranges_are_kept(built: tuple[Setup, RepositoryBuilder]) -> None:
     """An import writes its ranges first, and its commit last."""
     setup, builder = built
     unused = leave_unused(setup, builder)
@@ -307,7 +311,7 @@ def test_ranges_stay_while_they_are_young(built: tuple[Setup, RepositoryBuilder]
     assert explain(setup.house.run_context(), f"ml-data/_lakefs/{min(unused)}")[0].verdict == "young"
 
 
-def test_range_that_a_commit_names_after_the_plan_stays(built: tuple[Setup, RepositoryBuilder]) -> None:
+def test_range_referenced_by_commit_after_plan_is_kept(built: tuple[Setup, RepositoryBuilder]) -> None:
     """`source_metarange` of the API commits a metarange of any age."""
     setup, builder = built
     unused, repository = leave_unused(setup, builder), builder.repository
@@ -324,7 +328,7 @@ def test_range_that_a_commit_names_after_the_plan_stays(built: tuple[Setup, Repo
     setup.read_commits()
 
 
-def test_range_in_quarantine_that_a_commit_names_is_restored(built: tuple[Setup, RepositoryBuilder]) -> None:
+def test_quarantined_range_that_commit_references_is_restored(built: tuple[Setup, RepositoryBuilder]) -> None:
     setup, builder = built
     house, unused, repository = setup.house, leave_unused(setup, builder), builder.repository
     house.approve_and_apply(house.plan())
@@ -332,7 +336,7 @@ def test_range_in_quarantine_that_a_commit_names_is_restored(built: tuple[Setup,
     repository.record("found", ["main-4"], tree, builder.now)
     for name in unused:
         (setup.metadata / name).unlink()  # the server had them in its cache
-    for _ in range(2):  # the metarange, then the range that it names
+    for _ in range(2):  # the metarange, then the range that it references
         house.now += timedelta(days=1)
         header = house.plan()
         assert "restore" in {house.planned_actions("ml-data/_lakefs/").get(name) for name in unused}
@@ -340,7 +344,7 @@ def test_range_in_quarantine_that_a_commit_names_is_restored(built: tuple[Setup,
     setup.read_commits()
 
 
-def test_tables_of_the_last_dump_stay_and_older_dumps_are_collected(built: tuple[Setup, RepositoryBuilder]) -> None:
+def test_files_of_last_refs_dump_are_kept_and_older_dumps_collected(built: tuple[Setup, RepositoryBuilder]) -> None:
     setup, builder = built
     house, repository = setup.house, builder.repository
     saved = repository.dump()
@@ -361,7 +365,7 @@ def test_tables_of_the_last_dump_stay_and_older_dumps_are_collected(built: tuple
 # Reasons to keep all ranges
 
 
-def test_option_is_off_by_default(built: tuple[Setup, RepositoryBuilder]) -> None:
+def test_unused_ranges_are_kept_by_default(built: tuple[Setup, RepositoryBuilder]) -> None:
     setup, builder = built
     leave_unused(setup, builder)
     house = setup.house
@@ -373,7 +377,9 @@ def test_option_is_off_by_default(built: tuple[Setup, RepositoryBuilder]) -> Non
 
 
 @pytest.mark.parametrize("edition, reason", [("lakeFS-Enterprise", "the edition lakeFS-Enterprise"), (None, "an unknown edition")])
-def test_server_that_may_compact_staged_objects_keeps_all(built: tuple[Setup, RepositoryBuilder], edition: str | None, reason: str) -> None:
+def test_all_ranges_are_kept_if_server_may_compact_staged_objects(
+    built: tuple[Setup, RepositoryBuilder], edition: str | None, reason: str
+) -> None:
     """No API shows the metarange of a compacted branch (`compacted_base_metarange_id`)."""
     setup, builder = built
     leave_unused(setup, builder)
@@ -383,7 +389,7 @@ def test_server_that_may_compact_staged_objects_keeps_all(built: tuple[Setup, Re
     assert f"lake ml: unused ranges are kept, because the server may need them: it is {reason}" in setup.notes()
 
 
-def test_unreadable_manifest_keeps_all(built: tuple[Setup, RepositoryBuilder]) -> None:
+def test_all_ranges_are_kept_if_refs_manifest_is_unreadable(built: tuple[Setup, RepositoryBuilder]) -> None:
     setup, builder = built
     leave_unused(setup, builder)
     missing = dict(setup.repository.dump(), tags_meta_range_id="f" * 64)
@@ -395,8 +401,8 @@ def test_unreadable_manifest_keeps_all(built: tuple[Setup, RepositoryBuilder]) -
         assert "unused ranges are kept" in setup.notes()
 
 
-def test_lost_metarange_of_an_expired_commit_keeps_all(built: tuple[Setup, RepositoryBuilder]) -> None:
-    """Its metarange may name any other range."""
+def test_all_ranges_are_kept_if_metarange_of_expired_commit_is_lost(built: tuple[Setup, RepositoryBuilder]) -> None:
+    """The lost metarange may reference any other range."""
     setup, builder = built
     leave_unused(setup, builder)
     repository = builder.repository
@@ -408,7 +414,7 @@ def test_lost_metarange_of_an_expired_commit_keeps_all(built: tuple[Setup, Repos
     assert "lake ml: unused ranges are kept, because 1 metarange of its commits cannot be read (for example " in setup.notes()
 
 
-def test_unreadable_repository_keeps_all(built: tuple[Setup, RepositoryBuilder]) -> None:
+def test_all_ranges_are_kept_if_repository_is_unreadable(built: tuple[Setup, RepositoryBuilder]) -> None:
     setup, builder = built
     leave_unused(setup, builder)
     (setup.metadata / builder.repository.commits[builder.repository.branches["main"].head].metarange_id).write_bytes(b"damaged")
@@ -416,7 +422,7 @@ def test_unreadable_repository_keeps_all(built: tuple[Setup, RepositoryBuilder])
     assert setup.list_planned() == set()
 
 
-def test_other_lake_in_the_namespace_keeps_all(built: tuple[Setup, RepositoryBuilder]) -> None:
+def test_all_ranges_are_kept_if_another_lake_uses_namespace(built: tuple[Setup, RepositoryBuilder]) -> None:
     """A second server may have been restored from a dump into the same namespace."""
     setup, builder = built
     unused = leave_unused(setup, builder)
@@ -434,7 +440,7 @@ def test_other_lake_in_the_namespace_keeps_all(built: tuple[Setup, RepositoryBui
         assert unused <= setup.list_planned()
 
 
-def test_plan_of_an_option_that_was_turned_off_takes_nothing(built: tuple[Setup, RepositoryBuilder]) -> None:
+def test_plan_keeps_all_ranges_if_option_was_disabled(built: tuple[Setup, RepositoryBuilder]) -> None:
     setup, builder = built
     unused = leave_unused(setup, builder)
     header = setup.house.plan()
@@ -446,7 +452,7 @@ def test_plan_of_an_option_that_was_turned_off_takes_nothing(built: tuple[Setup,
 
 
 @pytest.mark.parametrize("cause", ["edition", "lost metadata"])
-def test_apply_takes_nothing_if_ranges_must_stay_now(built: tuple[Setup, RepositoryBuilder], cause: str) -> None:
+def test_apply_keeps_all_ranges_if_ranges_must_be_kept_now(built: tuple[Setup, RepositoryBuilder], cause: str) -> None:
     setup, builder = built
     unused = leave_unused(setup, builder)
     header = setup.house.plan()
@@ -465,7 +471,7 @@ def test_apply_takes_nothing_if_ranges_must_stay_now(built: tuple[Setup, Reposit
     assert "its lake keeps unused ranges now" in log[min(unused)]["error"]
 
 
-def test_option_that_is_turned_on_later_collects_older_ranges(built: tuple[Setup, RepositoryBuilder]) -> None:
+def test_older_ranges_are_collected_if_option_is_enabled_later(built: tuple[Setup, RepositoryBuilder]) -> None:
     """The claim on metadata is as old as the lake, so the ranges are not foreign."""
     setup, builder = built
     unused = leave_unused(setup, builder)
@@ -478,8 +484,8 @@ def test_option_that_is_turned_on_later_collects_older_ranges(built: tuple[Setup
     assert unused <= setup.list_planned()
 
 
-def test_deleted_repository_leaves_its_ranges(built: tuple[Setup, RepositoryBuilder]) -> None:
-    """They are no files of a dropped table."""
+def test_unused_ranges_of_deleted_repository_are_kept(built: tuple[Setup, RepositoryBuilder]) -> None:
+    """Ranges do not count as files of a dropped table."""
     setup, builder = built
     leave_unused(setup, builder)
     setup.house.plan()
@@ -515,7 +521,7 @@ STEPS = st.lists(
 @given(STEPS)
 @example([("commit", "main", "a"), ("commit", "main", "a"), ("break", "main", "b/c"), ("break", "main", "a")])
 @settings(max_examples=example_count(6, 200), deadline=None, suppress_health_check=list(HealthCheck))
-def test_random_histories_keep_exactly_what_commits_and_the_last_dump_need(spark: SparkSession, steps: list[tuple[str, str, str]]) -> None:
+def test_random_histories_keep_only_ranges_of_commits_and_last_dump(spark: SparkSession, steps: list[tuple[str, str, str]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         house = Lakehouse(spark, Path(folder), settings={"gates": GATES})
         builder = RepositoryBuilder(house.warehouse, days_ago(60))

@@ -80,7 +80,7 @@ class RestoredServer:
         return [note for note in notes if "its server has lost" in note]
 
     def leave_garbage(self) -> str:
-        """Upload an object that no commit names."""
+        """Upload an object that no commit references."""
         return f"ml-data/{self.builder.upload()}"
 
 
@@ -109,8 +109,8 @@ def restored(spark: SparkSession, tmp_path: Path) -> Iterator[RestoredServer]:
         yield found
 
 
-def test_commits_that_a_restored_server_lost_wait(restored: RestoredServer) -> None:
-    """One of them was the head of a deleted branch."""
+def test_commits_lost_by_restored_server_are_kept_during_wait(restored: RestoredServer) -> None:
+    """One of the commits was the head of a deleted branch."""
     restored.lose()
     garbage = restored.leave_garbage()
     header = restored.run(1)
@@ -127,7 +127,7 @@ def test_commits_that_a_restored_server_lost_wait(restored: RestoredServer) -> N
     assert (restored.list_planned(), restored.read_lost(), restored.read_notes()) == (restored.lost, set(), [])
 
 
-def test_all_that_was_needed_waits_until_no_commit_is_missing(restored: RestoredServer) -> None:
+def test_all_files_needed_before_are_kept_until_no_commit_is_missing(restored: RestoredServer) -> None:
     """Staged objects and expired commits of that time are recorded with one of the lost commits."""
     restored.lose()
     restored.run(1)
@@ -138,7 +138,7 @@ def test_all_that_was_needed_waits_until_no_commit_is_missing(restored: Restored
     assert (restored.list_planned(), restored.read_lost()) == (set(), {"main-2", "dev-3"})
 
 
-def test_newer_backup_can_be_restored(restored: RestoredServer) -> None:
+def test_newer_backup_can_be_restored_after_apply(restored: RestoredServer) -> None:
     restored.lose()
     garbage = restored.leave_garbage()
     restored.builder.branch("exp")
@@ -167,7 +167,7 @@ def test_server_restored_between_plan_and_apply_keeps_the_lost_commits(restored:
     assert restored.lost <= restored.house.files().keys()
 
 
-def test_repository_that_was_unreadable_when_its_server_was_restored_waits(restored: RestoredServer) -> None:
+def test_wait_applies_if_repository_was_unreadable_at_server_restore(restored: RestoredServer) -> None:
     restored.setup.server.fault = lambda method, path, query: (403, {"message": "denied"}) if path.endswith("/branches") else None
     restored.run(1)
     restored.setup.server.fault = lambda method, path, query: None
@@ -177,7 +177,7 @@ def test_repository_that_was_unreadable_when_its_server_was_restored_waits(resto
         assert (header.unreadable, restored.list_planned(), restored.read_lost()) == ((), set(), {"main-2", "dev-3"})
 
 
-def test_unreadable_repository_keeps_the_time_of_its_lost_commits(restored: RestoredServer) -> None:
+def test_wait_does_not_restart_after_repository_was_unreadable(restored: RestoredServer) -> None:
     restored.lose()
     restored.run(1)
     restored.setup.server.fault = lambda method, path, query: (403, {"message": "denied"}) if path.endswith("/branches") else None
@@ -190,7 +190,9 @@ def test_unreadable_repository_keeps_the_time_of_its_lost_commits(restored: Rest
 
 
 def test_damaged_metarange_of_a_lost_commit_keeps_all_files(restored: RestoredServer) -> None:
-    """No run has decoded it, so the files of the commit are unknown. Restoring a backup is a way out of the damage."""
+    """No run has decoded it, so the files of the commit are unknown. A user may have restored the
+    backup because of the damage.
+    """
     builder = restored.builder
     damaged = builder.repository.commits[builder.commit("main", f=b"6")].metarange_id
     restored.setup.lose(damaged, keep=True)
@@ -204,7 +206,7 @@ def test_damaged_metarange_of_a_lost_commit_keeps_all_files(restored: RestoredSe
     assert restored.house.keys("deletion_plan") >= {garbage, f"ml-data/_lakefs/{damaged}", *restored.lost}
 
 
-def test_tag_that_was_lost_with_a_commit_keeps_its_files(restored: RestoredServer) -> None:
+def test_files_of_tag_lost_with_its_commit_are_kept(restored: RestoredServer) -> None:
     """The server still has the tagged commit, which would have expired without the tag."""
     builder, repository = restored.builder, restored.builder.repository
     (key,) = {f"ml-data/{item.address}" for path, item in repository.trees["main-1"].items() if path == "a"}
@@ -223,7 +225,7 @@ def test_tag_that_was_lost_with_a_commit_keeps_its_files(restored: RestoredServe
     assert key in restored.house.keys("deletion_plan")
 
 
-def test_lifecycle_rules_release_nothing_that_a_lost_branch_kept(restored: RestoredServer, tmp_path: Path) -> None:
+def test_lifecycle_rules_expire_no_object_that_lost_branch_kept(restored: RestoredServer, tmp_path: Path) -> None:
     """The rule does not apply to the branch."""
     builder, repository = restored.builder, restored.builder.repository
     rules = tmp_path / "rules.json"
@@ -245,8 +247,8 @@ def test_lifecycle_rules_release_nothing_that_a_lost_branch_kept(restored: Resto
     assert key in restored.house.keys("deletion_plan", reason="lifecycle")
 
 
-def test_deleted_branches_and_resets_lose_no_commit(restored: RestoredServer) -> None:
-    """A server lists their commits, so retention decides on them."""
+def test_deleted_branches_and_resets_do_not_count_as_lost_commits(restored: RestoredServer) -> None:
+    """The server still lists the commits, so the retention policy applies to them."""
     builder = restored.builder
     builder.repository.branches["main"].head = "main-1"
     builder.repository.branches["main"].staged.clear()
@@ -256,8 +258,8 @@ def test_deleted_branches_and_resets_lose_no_commit(restored: RestoredServer) ->
     assert restored.list_planned() == {key for key in restored.lost if "/data/" in key}
 
 
-def test_repository_made_again_with_older_commits_has_no_lost_ones(restored: RestoredServer) -> None:
-    """Its files wait as those of a deleted repository."""
+def test_recreated_repository_with_older_commits_has_no_lost_commits(restored: RestoredServer) -> None:
+    """The files of the earlier repository wait like those of a deleted repository."""
     restored.lose()
     restored.builder.repository.created = 99
     restored.run(1)
@@ -265,7 +267,7 @@ def test_repository_made_again_with_older_commits_has_no_lost_ones(restored: Res
     assert not {key for key in restored.list_planned() if "/data/" in key}
 
 
-def test_recorded_commits_that_were_lost_wait(spark: SparkSession, tmp_path: Path) -> None:
+def test_lost_commits_of_recorded_server_are_kept_during_wait(spark: SparkSession, tmp_path: Path) -> None:
     """The newest half of the commits of a recorded server is lost. It has no rules, so all commits are retained."""
     recording = Recording("basic")
     house = Lakehouse(spark, tmp_path, settings={"gates": GATES})

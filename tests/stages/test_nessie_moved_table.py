@@ -19,7 +19,7 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.mark.parametrize("commits, written_on_server", [(1, "db.other"), (2, "db.moved")])
-def test_table_that_another_catalog_writes_refuses_the_plan(
+def test_table_written_by_another_catalog_refuses_plan(
     spark: SparkSession, nessie: Server, tmp_path: Path, commits: int, written_on_server: str
 ) -> None:
     """One commit is newer than the table on the server, whatever other tables are written there. If the server's table is newer, the

@@ -62,11 +62,11 @@ def test_plan_contains_expired_and_dropped_files(story: Story[NessieBuilder]) ->
     check_readable(story)
 
 
-def test_every_file_is_live_or_planned(story: Story[NessieBuilder]) -> None:
+def test_each_file_is_either_live_or_planned(story: Story[NessieBuilder]) -> None:
     assert set(story.before) - story.house.live() == story.garbage
 
 
-def test_what_if_equals_a_run_with_that_policy(story: Story[NessieBuilder]) -> None:
+def test_what_if_forecast_equals_run_with_policy(story: Story[NessieBuilder]) -> None:
     house, everything = story.house, Scenario("everything", ("shop",), retention="forever")
     (predicted,), current = forecast_orphans(house, [everything]), orphan_sizes(house)
     real = orphans_under_policy(house, [lake.with_retention("forever") for lake in house.lakes])
@@ -74,7 +74,7 @@ def test_what_if_equals_a_run_with_that_policy(story: Story[NessieBuilder]) -> N
     assert predicted.kept.files > 0
 
 
-def test_second_mark_decodes_nothing(story: Story[NessieBuilder]) -> None:
+def test_second_run_decodes_no_container(story: Story[NessieBuilder]) -> None:
     assert story.house.plan().plan_id == story.header.plan_id
     first, *later = story.house.decoded_counts("shop")
     assert first > 0
@@ -104,7 +104,7 @@ def test_later_runs_quarantine_again_and_purge(story: Story[NessieBuilder]) -> N
     check_readable(story)
 
 
-def test_run_after_the_purge_plans_and_decodes_nothing(story: Story[NessieBuilder]) -> None:
+def test_run_after_purge_has_empty_plan_and_decodes_nothing(story: Story[NessieBuilder]) -> None:
     house = story.house
     house.now = START + timedelta(days=3)
     header = house.plan()
@@ -114,7 +114,7 @@ def test_run_after_the_purge_plans_and_decodes_nothing(story: Story[NessieBuilde
     assert (summary["decoded"], summary["unreadable"]) == (0, 0)
 
 
-def test_longer_cutoff_accepts_history_that_was_collected(story: Story[NessieBuilder]) -> None:
+def test_longer_cutoff_accepts_history_that_was_already_collected(story: Story[NessieBuilder]) -> None:
     house = story.house
     house.now = START + timedelta(days=4)
     house.lakes = [story.builder.config(retention={"default": "none"})]

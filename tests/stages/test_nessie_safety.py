@@ -169,7 +169,7 @@ def shared_run(spark: SparkSession, nessie_server: Server, tmp_path_factory: pyt
     return SharedRun(spark, nessie_server, tmp_path_factory.mktemp("shared"))
 
 
-def test_run_over_valid_tables_passes_its_gates(shared_run: SharedRun) -> None:
+def test_run_over_valid_tables_passes_all_gates(shared_run: SharedRun) -> None:
     assert shared_run.header.failed_gates == []
 
 
@@ -179,7 +179,7 @@ def test_unsupported_contents_are_kept_and_reported(shared_run: SharedRun) -> No
     assert sum("cannot be listed" in note for note in shared_run.house.summary("live_files", "shop")["notes"]) == 2
 
 
-def test_spellings_of_one_location_are_equal(shared_run: SharedRun) -> None:
+def test_files_of_location_with_several_spellings_are_collected(shared_run: SharedRun) -> None:
     mine = {key for key in shared_run.planned if key.startswith(("bare/", "one/", "drop/"))}
     versions = {key for key in mine if "/metadata/00000-" in key and key.endswith(".metadata.json")}
     assert len(versions) == 2
@@ -187,13 +187,13 @@ def test_spellings_of_one_location_are_equal(shared_run: SharedRun) -> None:
     assert shared_run.house.key(shared_run.unowned) not in shared_run.planned
 
 
-def test_native_tags_and_listed_snapshots_stay_readable(shared_run: SharedRun) -> None:
+def test_iceberg_tags_and_listed_snapshots_stay_readable(shared_run: SharedRun) -> None:
     opened = open_table(str(shared_run.listed))
     assert {shared_run.house.key(file) for file in opened.inspect.all_files()["file_path"].to_pylist()} <= shared_run.live
     assert {key.rpartition(".")[2] for key in shared_run.planned if key.startswith("listed/")} == {"json"}
 
 
-def test_plan_names_the_last_commit_of_expired_files(shared_run: SharedRun) -> None:
+def test_plan_contains_last_commit_of_expired_files(shared_run: SharedRun) -> None:
     rows = {row["key"]: row for row in shared_run.house.rows("orphan_files")}
     old = rows[shared_run.house.key(shared_run.expired)]
     assert (old["reason"], old["last_commit_id"]) == ("expired", shared_run.last)
@@ -201,7 +201,7 @@ def test_plan_names_the_last_commit_of_expired_files(shared_run: SharedRun) -> N
     assert set(rows) == shared_run.planned
 
 
-def test_metadata_of_another_table_under_one_content_is_live(shared_run: SharedRun) -> None:
+def test_former_table_metadata_of_reused_content_is_live(shared_run: SharedRun) -> None:
     opened = open_table(shared_run.taken)
     assert {shared_run.house.key(file) for file in opened.inspect.files()["file_path"].to_pylist()} <= shared_run.live
     assert shared_run.house.key(shared_run.replaced) in shared_run.planned
@@ -233,7 +233,7 @@ def test_gates_refuse_if_all_tables_were_dropped(house: Lakehouse, builder: Ness
     assert {"lakes_present", "live_drop"} & house.failed_gates(house.plan())
 
 
-def test_table_in_unconfigured_storage_is_unreadable_alone(house: Lakehouse, builder: NessieBuilder) -> None:
+def test_table_in_unconfigured_storage_makes_only_itself_unreadable(house: Lakehouse, builder: NessieBuilder) -> None:
     main = builder.on()
     garbage = {house.key(path) for path in main.new("db.t").leftovers(LONG_AGO)}
     near = {house.key(path) for path in main.new("db.near", location=f"file://{house.warehouse}/far").leftovers(LONG_AGO)}
@@ -282,7 +282,7 @@ def test_files_of_a_commit_after_the_plan_are_kept(house: Lakehouse, builder: Ne
     assert open_table(old["metadataLocation"]).scan().to_arrow().num_rows > 0
 
 
-def test_deferred_quarantine_does_not_purge_revived_files(house: Lakehouse, builder: NessieBuilder) -> None:
+def test_deferred_quarantine_does_not_purge_files_that_are_live_again(house: Lakehouse, builder: NessieBuilder) -> None:
     main = builder.on()
     main.new("db.t")
     old = builder.content(["db", "t"])
@@ -311,7 +311,7 @@ def commit_unlisted_snapshot(builder: NessieBuilder, name: str) -> dict[str, Any
     return known
 
 
-def test_content_with_unlisted_snapshot_is_unreadable_alone(house: Lakehouse, builder: NessieBuilder) -> None:
+def test_content_with_snapshot_missing_from_metadata_is_unreadable(house: Lakehouse, builder: NessieBuilder) -> None:
     main = builder.on()
     main.new("db.t")
     main.new("db.other")
@@ -336,7 +336,7 @@ def test_content_with_unlisted_snapshot_is_unreadable_alone(house: Lakehouse, bu
     assert house.planned_actions().keys() >= garbage | of_bad
 
 
-def test_all_contents_with_unlisted_snapshots_are_unreadable(house: Lakehouse, builder: NessieBuilder) -> None:
+def test_all_contents_with_missing_snapshots_are_unreadable(house: Lakehouse, builder: NessieBuilder) -> None:
     main = builder.on()
     for name in ("db.a", "db.b", "db.other"):
         main.new(name)
@@ -354,7 +354,7 @@ def test_all_contents_with_unlisted_snapshots_are_unreadable(house: Lakehouse, b
 
 
 @pytest.mark.parametrize("kept", ["refs", "none"])
-def test_listed_snapshot_that_is_not_kept_makes_the_lake_unreadable(house: Lakehouse, builder: NessieBuilder, kept: str) -> None:
+def test_content_with_unkept_snapshot_makes_lake_unreadable(house: Lakehouse, builder: NessieBuilder, kept: str) -> None:
     main = builder.on()
     main.new("db.t")
     [first] = json.loads(metadata_of(builder, "db.t").read_text())["snapshots"]
@@ -370,9 +370,7 @@ def test_listed_snapshot_that_is_not_kept_makes_the_lake_unreadable(house: Lakeh
 
 
 @pytest.mark.parametrize("is_external", [True, False], ids=["external location", "claims of the lake"])
-def test_unlisted_snapshot_that_may_be_anywhere_makes_the_lake_unreadable(
-    house: Lakehouse, builder: NessieBuilder, is_external: bool
-) -> None:
+def test_missing_snapshot_with_unknown_location_makes_lake_unreadable(house: Lakehouse, builder: NessieBuilder, is_external: bool) -> None:
     main = builder.on()
     main.new("db.t")
     main.new("db.other").leftovers(LONG_AGO)
@@ -436,7 +434,7 @@ def test_commits_of_a_deleted_branch_are_remembered_after_a_run_in_the_future(ho
         assert not of_branch & house.keys("deletion_plan")
 
 
-def test_commits_that_only_one_of_two_overlapping_runs_saw_are_remembered(
+def test_commits_seen_by_only_one_of_two_overlapping_runs_are_remembered(
     house: Lakehouse, builder: NessieBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run that saw the branch started first and finished last."""
@@ -478,7 +476,7 @@ def test_dropped_table_with_new_writes_stops_the_plan(house: Lakehouse, builder:
     assert house.failed_gates(house.plan()) == {"foreign_metadata"}
 
 
-def test_purge_waits_for_unread_live_metadata_in_quarantine(house: Lakehouse, builder: NessieBuilder) -> None:
+def test_purge_waits_for_quarantined_metadata_that_is_live_again(house: Lakehouse, builder: NessieBuilder) -> None:
     main = builder.on()
     main.new("db.t")
     old = house.key(metadata_of(builder, "db.t"))
@@ -501,7 +499,7 @@ def test_purge_waits_for_unread_live_metadata_in_quarantine(house: Lakehouse, bu
     assert (house.warehouse / old).exists()
 
 
-def test_empty_repository_plans_nothing(house: Lakehouse, builder: NessieBuilder) -> None:
+def test_empty_repository_has_empty_plan(house: Lakehouse, builder: NessieBuilder) -> None:
     write(house.warehouse / "x.parquet")
     house.lakes = [builder.config()]
     house.plan()

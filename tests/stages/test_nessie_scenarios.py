@@ -47,7 +47,7 @@ def scenario_run(spark: SparkSession, nessie_server: Server, tmp_path_factory: p
     return ScenarioRun(spark, nessie_server, tmp_path_factory.mktemp("scenarios"))
 
 
-def test_run_passes_its_gates(scenario_run: ScenarioRun) -> None:
+def test_run_over_all_scenarios_passes_all_gates(scenario_run: ScenarioRun) -> None:
     assert scenario_run.header.failed_gates == []
 
 
@@ -58,7 +58,7 @@ def test_scenario_deletes_the_expected_files(scenario_run: ScenarioRun, number: 
     assert mine == {scenario_run.house.key(path) for path in played.deleted}
 
 
-def test_every_file_is_kept_or_planned(scenario_run: ScenarioRun) -> None:
+def test_each_file_is_either_kept_or_planned(scenario_run: ScenarioRun) -> None:
     kept = {scenario_run.house.key(path) for played in scenario_run.scenarios for path in played.kept}
     assert set(scenario_run.house.files()) == kept | scenario_run.planned
     assert not kept & scenario_run.planned

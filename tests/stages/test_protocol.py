@@ -95,7 +95,7 @@ def test_plan_contains_unreferenced_and_expired_files(story: Story[Lakes]) -> No
     assert story.header.failed_gates == []
 
 
-def test_young_files_are_no_orphans(story: Story[Lakes]) -> None:
+def test_young_files_are_not_orphans(story: Story[Lakes]) -> None:
     assert not story.builder.young & story.house.keys("orphan_files")
 
 
@@ -108,18 +108,18 @@ def test_plan_contains_expiry_actions(story: Story[Lakes]) -> None:
     assert {row["held_by"] for row in expired} == set(planned)
 
 
-def test_every_file_is_live_orphan_or_young(story: Story[Lakes]) -> None:
+def test_each_file_is_either_live_orphan_or_young(story: Story[Lakes]) -> None:
     live, orphans = story.house.live(), story.house.keys("orphan_files")
     assert not live & orphans
     assert set(story.before) - live - orphans == story.builder.young
 
 
-def test_second_plan_is_the_same(story: Story[Lakes]) -> None:
+def test_second_run_creates_equal_plan(story: Story[Lakes]) -> None:
     assert story.house.plan().plan_id == story.header.plan_id
     assert len(list(list_plans(story.house.config))) == 1
 
 
-def test_second_mark_decodes_nothing(story: Story[Lakes]) -> None:
+def test_second_run_decodes_no_container(story: Story[Lakes]) -> None:
     for lake in ("sales", "weather"):
         first, *later = story.house.decoded_counts(lake)
         assert first > 0

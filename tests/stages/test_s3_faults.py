@@ -107,7 +107,7 @@ def test_apply_waits_for_suspended_versioning(spark: SparkSession, tmp_path: Pat
         assert house.contents() == before
 
 
-def test_versioning_enabled_between_runs_empties_the_trash(spark: SparkSession, tmp_path: Path) -> None:
+def test_trash_is_emptied_if_versioning_is_enabled_between_runs(spark: SparkSession, tmp_path: Path) -> None:
     with open_house(spark, tmp_path, "trash") as house:
         before, header = house.contents(), house.plan()
         assert counts(house.approve_and_apply(header).by_outcome) == {("quarantine", "done"): len(LOST)}
@@ -125,7 +125,7 @@ def test_versioning_enabled_between_runs_empties_the_trash(spark: SparkSession, 
         assert before.items() <= house.contents().items()
 
 
-def test_failed_listing_publishes_nothing(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_listing_publishes_no_inventory(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gc_assets.s3.pages.PAGE_KEYS", 4)
     answers: dict[str, Any] = {
         "AccessDenied": (403, "the policy does not allow this; docs/s3-reference.md lists the permissions of each role"),

@@ -106,7 +106,7 @@ def test_plan_contains_unreferenced_objects(story: BucketStory) -> None:
 
 
 def test_run_leaves_the_bucket_unchanged(story: BucketStory) -> None:
-    """Except files that the lakeFS server writes on every request."""
+    """Files that the lakeFS server writes on every request are excluded."""
 
     def others(contents: dict[str, str]) -> dict[str, str]:
         return {key: digest for key, digest in contents.items() if not key.startswith("ml-data/_lakefs/")}

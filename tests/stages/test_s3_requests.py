@@ -1,6 +1,4 @@
-"""A receipt counts the requests of a stage, also in executors, and the next run divides the
-listing.
-"""
+"""A receipt counts the requests of a stage, also in executors, and the next run splits the listing."""
 
 from __future__ import annotations
 
@@ -29,7 +27,7 @@ def lake_config(bench: S3Bench) -> IcechunkLakeConfig:
     return IcechunkLakeConfig.model_validate({"name": "weather", "kind": "icechunk", "location": f"{bench.store.location}weather/"})
 
 
-def test_receipt_counts_requests_of_executors(spark: SparkSession, tmp_path: Path) -> None:
+def test_receipt_counts_s3_requests_of_executors(spark: SparkSession, tmp_path: Path) -> None:
     with open_s3_bench("ceph") as bench, run_proxy(shared_server("ceph")) as proxy:
         for key in ("a/1", "b/1", "c/1", "d"):
             bench.put(key, b"x")
@@ -43,7 +41,7 @@ def test_receipt_counts_requests_of_executors(spark: SparkSession, tmp_path: Pat
         assert house.keys("storage_inventory") == {"a/1", "b/1", "c/1", "d"}
 
 
-def test_next_run_divides_a_flat_prefix(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_next_run_splits_listing_of_flat_prefix(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gc_assets.stores.conditional.listing.SPLIT_KEY_EVERY", 10)
     with open_s3_bench("ceph") as bench:
         names = {f"k{number:02d}" for number in range(40)}

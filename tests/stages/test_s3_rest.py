@@ -46,7 +46,7 @@ def catalog_properties(server: S3Server, warehouse: str) -> dict[str, str]:
 
 @full_suite_only
 @pytest.mark.spark
-def test_rest_catalog_tables_pass_the_whole_protocol(spark: SparkSession, tmp_path: Path) -> None:
+def test_rest_catalog_tables_can_be_planned_applied_restored_and_purged(spark: SparkSession, tmp_path: Path) -> None:
     ceph = shared_server("ceph")
     with (
         open_s3_bench("ceph", prefix="lakes/") as bench,

@@ -94,7 +94,7 @@ def run_protocol(house: Lakehouse) -> dict[str, Any]:
 
 @full_suite_only
 @pytest.mark.spark
-def test_protocol_with_state_on_s3_has_the_same_rows(spark: SparkSession, tmp_path: Path) -> None:
+def test_run_with_state_on_s3_writes_the_same_rows_as_local(spark: SparkSession, tmp_path: Path) -> None:
     house = Lakehouse(spark, tmp_path / "lake")
     build_lake(house)
     shutil.copytree(tmp_path / "lake", tmp_path / "kept")
@@ -174,7 +174,7 @@ def test_missing_part_raises_with_its_name(spark: SparkSession, state: State) ->
         read_table(spark, state, LIVE_FILES, table).collect()
 
 
-def test_each_mark_reads_one_group(tmp_path: Path) -> None:
+def test_each_scan_task_reads_one_group_of_files(tmp_path: Path) -> None:
     state = State.at(str(tmp_path))
     paths = [path for keys in ("ab", "c", "def") for path in publish_parts(state, live(*keys)).paths()]
     fetch = ScanTask(state.files, ((paths[0],), (paths[1], paths[2])), (0, 4), LIVE_FILES.schema)

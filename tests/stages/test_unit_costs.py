@@ -57,7 +57,7 @@ class BucketTables:
 
 
 @pytest.mark.spark
-def test_mark_sends_one_request_per_table_and_per_new_container(spark: SparkSession, tmp_path: Path) -> None:
+def test_run_sends_one_request_per_table_and_per_new_container(spark: SparkSession, tmp_path: Path) -> None:
     with open_s3_bench("ceph") as bench:
         tables = BucketTables(BucketHouse(spark, tmp_path, now=NOW + timedelta(days=30), bench=bench))
         lists = TABLES * COMMITS
@@ -101,7 +101,7 @@ def unique_paths(self: iceberg_lake.TableWriter, day: str, files: int) -> list[P
 
 @full_suite_only
 @pytest.mark.spark
-def test_state_size_per_file_is_bounded(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_state_size_per_live_file_is_bounded(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(iceberg_lake.TableWriter, "data_paths", unique_paths)
     lake = iceberg_lake.IcebergLake(tmp_path)
     iceberg_lake.build(lake, iceberg_lake.Size(tables=1, commits=2, files_per_commit=FILES // 2))

@@ -144,7 +144,7 @@ def test_unreadable_table_is_reported_with_time_and_error(runs: UnreadableRuns) 
     assert "db.lost" in next(gate.message for gate in first.gates if gate.name == "unreadable_tables")
 
 
-def test_table_unreadable_in_two_runs_is_one_event(runs: UnreadableRuns) -> None:
+def test_table_unreadable_in_two_runs_creates_one_event(runs: UnreadableRuns) -> None:
     first, second = (
         {item.id for item in list_notifications([StorageSummary("warehouse", LastRun(header, "applied", None, ()))], header.created_at)}
         for header in runs.headers[:2]
@@ -158,7 +158,7 @@ def test_claims_of_unreadable_tables_are_not_planned(runs: UnreadableRuns) -> No
         assert not [key for key in actions if key.startswith(("db/lost/", "db/torn/", "db/cut/", "weather/"))]
 
 
-def test_what_if_frees_no_unreadable_table_and_refuses_an_unreadable_lake(runs: UnreadableRuns) -> None:
+def test_what_if_frees_no_unreadable_table_and_refuses_unreadable_lake(runs: UnreadableRuns) -> None:
     context = RunContext.of(runs.house.config, runs.house.clock, runs.headers[0].run_date)
     (effect,) = what_if(runs.house.spark, context, [Scenario("newest", ("sales",), retention="1", dropped=frozenset({"main"}))])
     assert {item.table for item in effect.differences} <= {"db.well"}
@@ -166,7 +166,7 @@ def test_what_if_frees_no_unreadable_table_and_refuses_an_unreadable_lake(runs: 
         what_if(runs.house.spark, context, [Scenario("newest", ("sales", "weather"), retention="1")])
 
 
-def test_file_added_from_another_table_stays_live(runs: UnreadableRuns) -> None:
+def test_file_shared_with_unreadable_table_is_live(runs: UnreadableRuns) -> None:
     assert all(runs.added not in actions for actions in runs.actions_by_run)
     assert all(runs.added in files for files in runs.on_disk)
 
@@ -176,7 +176,7 @@ def test_purge_waits_until_all_tables_are_readable(runs: UnreadableRuns) -> None
     assert runs.leftovers["db.well"] <= {key for key, action in runs.actions_by_run[2].items() if action == "purge"}
 
 
-def test_gate_counts_files_and_bytes_that_wait_for_the_purge(runs: UnreadableRuns) -> None:
+def test_gate_counts_files_and_bytes_whose_purge_must_wait(runs: UnreadableRuns) -> None:
     first, second, third, _ = ({gate.name: gate for gate in header.gates}["unreadable_tables"] for header in runs.headers)
     waiting = {key for key, action in runs.actions_by_run[2].items() if action == "purge"}
     assert second.numbers["waiting_files"] == len(waiting)
@@ -185,7 +185,7 @@ def test_gate_counts_files_and_bytes_that_wait_for_the_purge(runs: UnreadableRun
     assert not {"waiting_files"} & (first.numbers.keys() | third.numbers.keys())
 
 
-def test_histories_of_unreadable_tables_are_not_edited(runs: UnreadableRuns) -> None:
+def test_history_of_unreadable_table_is_not_edited(runs: UnreadableRuns) -> None:
     assert runs.edited[0] == {"db.well"}
     assert not runs.headers[0].expiry_actions.keys() - {"sales"}
 
@@ -195,14 +195,14 @@ def test_recovered_tables_are_collected(runs: UnreadableRuns) -> None:
     assert runs.leftovers["db.lost"] | runs.leftovers["db.torn"] | runs.leftovers["db.cut"] <= runs.actions_by_run[2].keys()
 
 
-def test_apply_spares_table_that_became_unreadable(runs: UnreadableRuns) -> None:
+def test_apply_keeps_table_that_became_unreadable(runs: UnreadableRuns) -> None:
     by_outcome = {key: outcome for key, outcome in runs.outcomes.items() if not key.startswith("db/well/")}
     assert {by_outcome[key] for key in runs.leftovers["db.lost"]} == {"quarantine changed"}
     assert {by_outcome[key] for key in runs.leftovers["db.torn"]} == {"quarantine done"}
     assert {runs.outcomes[key] for key in runs.leftovers["db.well"]} == {"purge changed"}
 
 
-def test_foreign_metadata_spares_its_directory_and_passes_the_gates(runs: UnreadableRuns) -> None:
+def test_files_next_to_foreign_metadata_are_kept_without_refusing_plan(runs: UnreadableRuns) -> None:
     assert not [key for actions in runs.actions_by_run for key in actions if key.startswith("db/well/nested/")]
     gate = next(gate for gate in runs.headers[0].gates if gate.name == "foreign_metadata")
     assert "db/well/nested/metadata/00000-junk.metadata.json" in gate.message
@@ -213,7 +213,7 @@ def test_file_dated_after_2262_is_kept(runs: UnreadableRuns) -> None:
     assert not [actions for actions in runs.actions_by_run if "db/well/late.parquet" in actions]
 
 
-def test_table_that_was_never_read_is_set_aside(runs: UnreadableRuns) -> None:
+def test_never_read_unreadable_table_does_not_stop_other_tables(runs: UnreadableRuns) -> None:
     [born] = runs.headers[3].unreadable
     assert (born.table_name, born.good_on, born.storages) == ("db.born", None, ("warehouse",))
     assert not runs.house.failed_gates(runs.headers[3])

@@ -1,6 +1,6 @@
 """A process that publishes empty tables: `python -m tests.state.publisher ROOT COUNT [DIE_AT]`.
 
-`DIE_AT` names the file whose writing kills the process, before it is written.
+`DIE_AT` is the file at which the process is killed, before it writes the file.
 """
 
 from __future__ import annotations

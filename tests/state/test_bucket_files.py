@@ -52,7 +52,7 @@ def test_put_needs_the_expected_version(files: BucketFiles) -> None:
     assert files.read_version("a") == (b"2", second)
 
 
-def test_one_of_several_writers_succeeds(files: BucketFiles) -> None:
+def test_only_one_of_several_concurrent_writers_succeeds(files: BucketFiles) -> None:
     assert "exactly one" in files.check_conditions()
     with ThreadPoolExecutor(8) as pool:
         versions = list(pool.map(lambda number: files.replace_if("a", str(number).encode(), None), range(8)))
@@ -60,7 +60,7 @@ def test_one_of_several_writers_succeeds(files: BucketFiles) -> None:
     assert files.read("a") == str(winner).encode()
 
 
-def test_put_with_a_lost_answer_is_recognised(files: BucketFiles) -> None:
+def test_put_with_lost_response_is_recognised(files: BucketFiles) -> None:
     files.replace_if("canary", b"", None)
     with run_proxy(shared_server("ceph"), Rule(lambda request: is_put_of("/a", request), drop_answer)) as proxy:
         assert on_server(files, proxy.server.settings).replace_if("a", b"1", None) == files.read_version("a")[1]
@@ -91,6 +91,6 @@ def test_directories_are_listed_and_deleted(files: BucketFiles, monkeypatch: pyt
         files.size("t.json")
 
 
-def test_files_pickle(files: BucketFiles) -> None:
+def test_pickled_files_can_be_used(files: BucketFiles) -> None:
     files.replace("a", b"1")
     assert pickle.loads(pickle.dumps(files)).read("a") == b"1"  # noqa: S301  (our own bytes)

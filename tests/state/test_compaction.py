@@ -86,7 +86,7 @@ def test_compaction_keeps_order_of_runs(state: State) -> None:
     assert locations == rows_of(state, runs)
 
 
-def test_second_run_is_not_compacted(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compaction_does_not_start_at_second_run(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
     for day in range(2):
         add(state, day)
     assert directories(state) == set()
@@ -120,7 +120,7 @@ def test_reader_of_earlier_runs_uses_replaced_segment(state: State) -> None:
 
 
 @pytest.mark.parametrize("table", [DELETION_LOG, MANIFEST_ENTRIES])
-def test_late_publication_is_read(state: State, table: Table) -> None:
+def test_run_published_late_is_read_in_order(state: State, table: Table) -> None:
     """In a log the last entry counts, so the rows are ordered by the start of the run."""
     for day in (*range(10), *range(11, 20)):
         add(state, day, table)
@@ -142,7 +142,7 @@ def test_log_keeps_order_with_late_run(state: State, monkeypatch: pytest.MonkeyP
     assert rows_of(state, runs) == rows_of_runs(state, runs)
 
 
-def test_segment_of_other_process_is_kept(state: State) -> None:
+def test_segment_written_by_another_process_is_kept(state: State) -> None:
     for day in range(20):
         add(state, day)
     stale = {run.run_id: run.entry for run in runs_of(state)}
@@ -153,7 +153,7 @@ def test_segment_of_other_process_is_kept(state: State) -> None:
     assert len(state.paths(runs_of(state))) == 1
 
 
-def test_segment_is_dropped_after_lost_race(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_segment_is_deleted_if_another_writer_was_faster(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
     add_uncompacted(state, range(20), monkeypatch)
     runs, seen = runs_of(state), current_list(state)
     first = compaction.compact(state.files, runs, seen)
@@ -163,7 +163,7 @@ def test_segment_is_dropped_after_lost_race(state: State, monkeypatch: pytest.Mo
     assert rows_of(state, runs) == rows_of_runs(state, runs)
 
 
-def test_outdated_list_gives_every_run_once(state: State) -> None:
+def test_outdated_segment_list_returns_every_run_once(state: State) -> None:
     """A user restored the list from a backup."""
     listing = Path(state.files.root) / OWNER / DELETION_LOG.name / compaction.LIST_FILE
     for day in range(20):
@@ -180,7 +180,7 @@ def test_outdated_list_gives_every_run_once(state: State) -> None:
     assert rows_of(state, runs) == rows_of_runs(state, runs)
 
 
-def test_any_subset_of_runs_gives_its_rows(state: State) -> None:
+def test_any_subset_of_runs_returns_only_rows_of_these_runs(state: State) -> None:
     for day in range(80):
         add(state, day)
     runs, luck = runs_of(state), random.Random(3)
@@ -203,7 +203,7 @@ def test_compaction_works_on_s3() -> None:
         assert rows_of(state, runs_of(state)) == rows_of_runs(state, runs)
 
 
-def test_different_decoder_settings_are_not_merged(state: State) -> None:
+def test_segments_with_different_decoder_settings_are_not_merged(state: State) -> None:
     for day in range(90):
         add(state, day, MANIFEST_ENTRIES, decoded_as="old" if day < 40 else "new")
     runs = runs_of(state, MANIFEST_ENTRIES)
@@ -237,7 +237,7 @@ def test_large_segment_is_not_copied(state: State, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("content", [None, b"", b"{", b'{"version": 1, "list": {}, "sha256": "other"}', b'{"version": 3}'])
-def test_damaged_list_reads_every_run(state: State, content: bytes | None) -> None:
+def test_every_run_is_read_if_segment_list_is_damaged(state: State, content: bytes | None) -> None:
     for day in range(50):
         add(state, day)
     runs, current_list = runs_of(state), Path(state.files.root) / OWNER / DELETION_LOG.name / compaction.LIST_FILE
@@ -251,7 +251,7 @@ def test_damaged_list_reads_every_run(state: State, content: bytes | None) -> No
     assert len(state.paths(runs_of(state))) == 1
 
 
-def test_concurrent_compactions_repeat_no_row(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_compactions_create_no_duplicate_rows(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
     add_uncompacted(state, range(70), monkeypatch)
     runs = runs_of(state)
     with ThreadPoolExecutor(4) as pool:
@@ -336,7 +336,7 @@ def test_damaged_column_name_does_not_fail_run(state: State, caplog: pytest.LogC
     assert "its small runs were not compacted" in caplog.text
 
 
-def test_large_rows_are_compacted_in_steps(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_large_rows_are_compacted_in_steps(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction, "MAX_SEGMENTS", 20)
     add_uncompacted(state, range(70), monkeypatch)
     new = compaction.compact(state.files, runs_of(state), current_list(state))
@@ -346,7 +346,7 @@ def test_large_rows_are_compacted_in_steps(state: State, monkeypatch: pytest.Mon
     assert len(state.paths(runs_of(state))) <= 70 / 20
 
 
-def test_full_segment_is_not_extended(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_segment_gets_no_more_rows(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run copies only the newest rows, never the whole table."""
     for day in range(10):
         add(state, day)
@@ -410,8 +410,8 @@ def three_segments(state: State, monkeypatch: pytest.MonkeyPatch) -> list[Segmen
     return compaction.list_segments(runs_of(state, MANIFEST_ENTRIES), current_list(state, MANIFEST_ENTRIES))
 
 
-def test_reduced_segments_are_used_together_or_not_at_all(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A container that one segment keeps may name one that another segment dropped."""
+def test_reduced_segments_are_used_only_if_all_are_listed(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container that one segment keeps may reference a container that another segment dropped."""
     for day in range(4):
         add(state, day, MANIFEST_ENTRIES)
     add_uncompacted(state, [4, 5], monkeypatch, MANIFEST_ENTRIES)
@@ -437,7 +437,7 @@ def test_compaction_merges_reduced_segments(state: State, monkeypatch: pytest.Mo
     assert state.find_index_errors() == []
 
 
-def test_reduced_segment_that_lacks_other_rows_is_not_listed(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reduced_segment_without_needed_rows_is_not_listed(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
     segment = three_segments(state, monkeypatch)[0]
     listed = current_list(state, MANIFEST_ENTRIES)
     with pytest.raises(StateError, match="accounts for 3 of 4 rows"):
@@ -445,7 +445,7 @@ def test_reduced_segment_that_lacks_other_rows_is_not_listed(state: State, monke
     assert current_list(state, MANIFEST_ENTRIES).content == listed.content
 
 
-def test_reduced_segments_are_deleted_after_lost_race(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reduced_segments_are_deleted_if_another_writer_was_faster(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
     segments = three_segments(state, monkeypatch)
     listed, runs = current_list(state, MANIFEST_ENTRIES), runs_of(state, MANIFEST_ENTRIES)
     reductions = copy_odd_rows(state, segments) | {"without-rows": Reduction(segments[0], (), 4)}
@@ -455,7 +455,7 @@ def test_reduced_segments_are_deleted_after_lost_race(state: State, monkeypatch:
     assert rows_of(state, runs, MANIFEST_ENTRIES) == rows_of_runs(state, runs, MANIFEST_ENTRIES)
 
 
-def test_segment_without_rows_has_no_directory_to_prune(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prune_accepts_replaced_segment_without_files(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
     segments, runs = three_segments(state, monkeypatch), runs_of(state, MANIFEST_ENTRIES)
     reductions = {"without-rows": Reduction(segments[0], (), 4)}
     assert compaction.add_reduced(state.files, reductions, runs, current_list(state, MANIFEST_ENTRIES))

@@ -35,14 +35,14 @@ def test_changed_content_is_parsed_again_even_if_its_size_is_equal() -> None:
     assert [cache.parse("a", content, parser) for content in (b"1", b"2", b"1")] == ["1", "2", "1"]
 
 
-def test_oldest_contents_are_dropped_beyond_the_limit() -> None:
+def test_oldest_contents_are_dropped_over_size_limit() -> None:
     cache, parser = ContentCache[str](max_bytes=4), Parser()
     for address, content in (("a", b"11"), ("b", b"22"), ("c", b"33"), ("b", b"22"), ("a", b"11"), ("d", b"55555"), ("d", b"55555")):
         cache.parse(address, content, parser)
     assert parser.parsed == [b"11", b"22", b"33", b"11", b"55555", b"55555"]
 
 
-def test_callers_do_not_share_the_entries_of_an_index(tmp_path: Path) -> None:
+def test_callers_do_not_share_mutable_index_entries(tmp_path: Path) -> None:
     run_id = publish_empty(State.at(str(tmp_path)))
     index = Index(Files(str(tmp_path)), f"sales/live_files/{INDEX}")
     first = index.read()

@@ -1,4 +1,4 @@
-"""A missing or damaged file stops readers of its run, until `repair` sets the run aside."""
+"""A missing or damaged file stops readers of its run, until `repair` moves the run aside."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def state(tmp_path: Path) -> State:
 
 @pytest.mark.parametrize("asset", ["lake_refs", "live_files", "orphan_files", "deletion_plan", "manifest_entries"])
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
-def test_repair_sets_damaged_run_aside(state: State, asset: str, damage: Callable[[Path], None]) -> None:
+def test_repair_moves_damaged_run_aside(state: State, asset: str, damage: Callable[[Path], None]) -> None:
     found = publish_table(state, "a", asset=asset)
     path = root(state) / found.paths()[0]
     damage(path)
@@ -59,7 +59,7 @@ def test_repair_keeps_the_files_of_a_damaged_run(state: State) -> None:
     assert (root(state) / found.path / "_receipt.json.damaged").read_bytes() == content
 
 
-def test_repair_sets_run_with_damaged_receipt_aside(state: State) -> None:
+def test_repair_moves_run_with_damaged_receipt_aside(state: State) -> None:
     earlier, later = publish_table(state, "a"), publish_table(state, "b")
     (root(state) / later.path / "_receipt.json").write_text("{")
     state.repair()
@@ -67,7 +67,7 @@ def test_repair_sets_run_with_damaged_receipt_aside(state: State) -> None:
     assert state.current("sales", "live_files", DAY) is None
 
 
-def test_repair_sets_run_with_changed_receipt_aside(state: State) -> None:
+def test_repair_moves_run_with_changed_receipt_aside(state: State) -> None:
     found = publish_table(state, "a")
     path = root(state) / found.path / "_receipt.json"
     path.write_text(path.read_text().replace('"run_date"', ' "run_date"'))
@@ -86,7 +86,7 @@ def test_repair_removes_pointer_to_missing_run(state: State) -> None:
     assert state.current("sales", "live_files", DAY) is None
 
 
-def test_repair_keeps_other_runs(state: State) -> None:
+def test_repair_keeps_undamaged_runs(state: State) -> None:
     found = [publish_table(state, key) for key in "ab"]
     truncate(root(state) / found[0].paths()[0])
     state.repair()
@@ -127,7 +127,7 @@ def test_repair_keeps_plan_whose_apply_has_begun(state: State) -> None:
 
 
 @pytest.mark.parametrize("damage", [Path.unlink, truncate], ids=["missing", "shorter"])
-def test_readers_name_the_file_and_the_next_step(state: State, damage: Callable[[Path], None]) -> None:
+def test_read_errors_contain_file_and_next_step(state: State, damage: Callable[[Path], None]) -> None:
     found = publish_table(state, "a")
     path = root(state) / found.paths()[0]
     damage(path)

@@ -186,7 +186,7 @@ def test_verification_marks_are_not_synced(tmp_path: Path, monkeypatch: pytest.M
         synced.clear()
 
 
-def test_delete_removes_only_named_path(files: Files) -> None:
+def test_delete_removes_only_given_path(files: Files) -> None:
     for name in ("t/a", "t/b", "t_2/a", "t/side/c"):
         files.replace(name, b"")
     files.delete("t/a")
@@ -194,12 +194,12 @@ def test_delete_removes_only_named_path(files: Files) -> None:
     assert files.list("", recursive=True) == [FileStat("t/b", 0), FileStat("t_2/a", 0)]
 
 
-def test_files_pickle(files: Files) -> None:
+def test_pickled_files_can_be_used(files: Files) -> None:
     files.replace("a", b"1")
     assert pickle.loads(pickle.dumps(files)).read("a") == b"1"  # noqa: S301  (our own bytes)
 
 
-def test_replace_if_requires_version(files: Files) -> None:
+def test_replace_if_requires_current_version(files: Files) -> None:
     assert files.replace_if("a/b", b"first", None)
     assert not files.replace_if("a/b", b"again", None)
     content, version = files.read_version("a/b")
@@ -218,7 +218,7 @@ def test_replace_if_fails_for_deleted_file(files: Files) -> None:
         files.read_version("a")
 
 
-def test_one_of_concurrent_writers_succeeds(files: Files) -> None:
+def test_only_one_of_concurrent_writers_succeeds(files: Files) -> None:
     files.replace("a", b"")
     version, won = files.read_version("a")[1], list[int]()
 
@@ -234,7 +234,7 @@ def test_one_of_concurrent_writers_succeeds(files: Files) -> None:
     assert [str(number).encode() for number in won] == [files.read("a")]
 
 
-def test_contents_keep_order_of_paths(files: Files) -> None:
+def test_read_contents_keep_order_of_paths(files: Files) -> None:
     names = [f"t/{number}" for number in (3, 1, 2, 0, 5, 4)]
     for name in names:
         files.replace(name, name.encode())
@@ -257,7 +257,7 @@ def test_modified_at_is_time_of_write(files: Files) -> None:
     assert abs(files.modified_at("a") - datetime.now(UTC)) < timedelta(minutes=1)
 
 
-def test_names_may_have_any_characters(files: Files) -> None:
+def test_file_names_may_contain_any_characters(files: Files) -> None:
     names = sorted(["a b+c", "a%2Fb", "été", "e\u0301", "[a]{b}*?", "q=1&r", "tab\there"])
     for name in names:
         files.replace(f"t/{name}", name.encode())
@@ -268,7 +268,7 @@ def test_names_may_have_any_characters(files: Files) -> None:
     assert files.list("", recursive=True) == []
 
 
-def test_change_is_retried_after_lost_race(files: Files) -> None:
+def test_change_is_retried_if_another_writer_was_faster(files: Files) -> None:
     def add(number: int) -> None:
         for _ in range(5):
             files.change("a", lambda before: (before or b"") + str(number).encode())
@@ -281,14 +281,14 @@ def test_change_is_retried_after_lost_race(files: Files) -> None:
     assert sorted(files.read("a").decode()) == sorted("0123" * 5)
 
 
-def test_change_with_seen_content_saves_read(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_change_with_known_content_needs_no_read(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Files, "read_version", lambda *_: pytest.fail("it was read again"))
     seen = files.change("a", lambda _: b"first", ABSENT)
     assert files.change("a", lambda before: (before or b"") + b" second", seen).content == b"first second"
     assert files.read("a") == b"first second"
 
 
-def test_change_rereads_outdated_content(files: Files) -> None:
+def test_change_rereads_outdated_known_content(files: Files) -> None:
     seen = files.change("a", lambda _: b"1")
     files.replace("a", b"2")
     assert files.change("a", lambda before: (before or b"") + b"+", seen) == VersionedContent(*files.read_version("a"))
@@ -300,21 +300,21 @@ def test_change_rereads_outdated_content(files: Files) -> None:
     assert files.read("a") == b"new"
 
 
-def test_unchanged_seen_content_is_verified(files: Files) -> None:
+def test_known_content_is_verified_even_if_unchanged(files: Files) -> None:
     seen = files.change("a", lambda _: b"wanted")
     files.replace("a", b"other")
     files.change("a", lambda _: b"wanted", seen)
     assert files.read("a") == b"wanted"
 
 
-def test_check_conditions_passes(files: Files) -> None:
+def test_condition_check_passes_on_local_files(files: Files) -> None:
     assert "one of several writers" in files.check_conditions()
     assert files.list("", recursive=True) == []
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 @pytest.mark.parametrize("write", ["replace", "replace_if", "change"])
-def test_full_disk_names_the_state_and_keeps_the_old_content(
+def test_full_disk_error_reports_state_and_keeps_old_content(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: str, number: int
 ) -> None:
     files, root = Files(str(tmp_path / "state")), tmp_path / "state"
@@ -332,13 +332,13 @@ def test_full_disk_names_the_state_and_keeps_the_old_content(
     assert [path.name for path in (root / "a").iterdir() if path.suffix == ".tmp"] == []
 
 
-def test_other_errors_of_a_write_are_not_changed(tmp_path: Path) -> None:
+def test_other_write_errors_are_raised_unchanged(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"")
     with pytest.raises(FileExistsError):
         Files(str(tmp_path)).replace("a/b.json", b"")
 
 
-def test_free_space_is_that_of_the_disk(tmp_path: Path) -> None:
+def test_free_space_is_read_from_disk(tmp_path: Path) -> None:
     for root in (tmp_path, tmp_path / "not" / "yet"):
         free = Files(str(root)).free_bytes()
         assert free is not None

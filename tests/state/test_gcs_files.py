@@ -28,7 +28,7 @@ def test_put_needs_the_expected_version(files: Files) -> None:
     assert files.read_version("a") == (b"2", second)
 
 
-def test_one_of_several_writers_succeeds(files: Files) -> None:
+def test_only_one_of_several_concurrent_writers_succeeds(files: Files) -> None:
     with ThreadPoolExecutor(8) as pool:
         versions = list(pool.map(lambda number: files.replace_if("a", str(number).encode(), None), range(8)))
     (winner,) = [number for number, version in enumerate(versions) if version is not None]

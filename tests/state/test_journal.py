@@ -76,14 +76,14 @@ def run_ids(state: State, asset: str = "live_files") -> list[str]:
     return [run.run_id for run in state.history("sales", asset)]
 
 
-def test_history_needs_one_read(state: State) -> None:
+def test_run_history_needs_one_read(state: State) -> None:
     run_ids_made = [publish_empty(state, day=DAY + timedelta(days=number)) for number in range(8)]
     REQUESTED.clear()
     assert run_ids(state) == run_ids_made
     assert REQUESTED == [INDEX]
 
 
-def test_unknown_asset_has_no_runs(state: State) -> None:
+def test_unknown_table_has_no_runs(state: State) -> None:
     assert state.history("sales", "live_files") == ()
     assert not exists(state, INDEX)
 
@@ -109,7 +109,7 @@ def test_publication_needs_one_read(state: State, monkeypatch: pytest.MonkeyPatc
     assert (read, REQUESTED) == ([INDEX], [])
 
 
-def test_publication_after_lost_race_is_indexed(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_publication_is_indexed_if_another_writer_was_faster(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
     others: list[str] = []
     replace = Files.replace
 
@@ -128,7 +128,7 @@ def test_publication_after_lost_race_is_indexed(state: State, monkeypatch: pytes
     assert found.receipt.run_id == last, "the last to publish is the current one"
 
 
-def test_sequence_numbers_follow_publications_not_times(state: State) -> None:
+def test_sequence_numbers_follow_publication_order_not_time(state: State) -> None:
     ahead = publish_empty(state, day=DAY + timedelta(days=10), at=NOW + timedelta(days=10))
     later = publish_empty(state)
     assert number_by_run(state) == {ahead: 1, later: 2}
@@ -142,7 +142,7 @@ def number_by_run(state: State) -> dict[str, int]:
     return {run.run_id: run.entry.sequence_number for run in state.history("sales", "live_files")}
 
 
-def test_outdated_index_does_not_block_publication(state: State) -> None:
+def test_outdated_run_index_does_not_block_publication(state: State) -> None:
     """An older release may have published without the index."""
     publish_empty(state, day=DAY + timedelta(days=1))
     before = Files.read(state.files, INDEX)
@@ -154,7 +154,7 @@ def test_outdated_index_does_not_block_publication(state: State) -> None:
     assert found.receipt.run_id == new
 
 
-def test_run_without_receipt_is_skipped(state: State) -> None:
+def test_run_directory_without_receipt_is_skipped(state: State) -> None:
     run_ids_made = publish_empty(state)
     assert process(state, "1", "_receipt.json").wait() == -9
     REQUESTED.clear()
@@ -162,8 +162,10 @@ def test_run_without_receipt_is_skipped(state: State) -> None:
     assert [path.rpartition("/")[2] for path in REQUESTED] == ["_index.json", "_receipt.json"]
 
 
-def test_run_with_receipt_is_found(state: State) -> None:
-    """Its table is complete. If a deletion log were missed, its quarantined files would be lost."""
+def test_run_with_receipt_is_found_even_if_not_indexed(state: State) -> None:
+    """The table of the run is complete. If a deletion log were missed, its quarantined files would
+    be lost.
+    """
     publish_empty(state)
     assert process(state, "1", "current.json").wait() == -9
     assert len(run_ids(state)) == 2
@@ -183,7 +185,7 @@ def test_missing_index_is_rebuilt_once(state: State) -> None:
     assert REQUESTED == [INDEX]
 
 
-def test_first_run_of_release_keeps_older_entries(state: State) -> None:
+def test_first_run_of_new_release_keeps_older_index_entries(state: State) -> None:
     old = publish_empty(state)
     state.files.delete(INDEX)
     new = publish_empty(state)
@@ -191,7 +193,7 @@ def test_first_run_of_release_keeps_older_entries(state: State) -> None:
 
 
 @pytest.mark.parametrize("refusal", [errno.EACCES, errno.EPERM, errno.EROFS])
-def test_read_only_state_is_read_from_receipts(state: State, monkeypatch: pytest.MonkeyPatch, refusal: int) -> None:
+def test_read_only_state_without_index_is_read_from_receipts(state: State, monkeypatch: pytest.MonkeyPatch, refusal: int) -> None:
     run_ids_made = publish_empty(state)
     state.files.delete(INDEX)
 
@@ -204,7 +206,7 @@ def test_read_only_state_is_read_from_receipts(state: State, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b"null", b'{"index_version": 1, "sha256": "", "runs": []}', b"\xff"])
-def test_damaged_index_is_reported_and_repaired(on_disk: State, damage: bytes) -> None:
+def test_damaged_run_index_is_reported_and_repaired(on_disk: State, damage: bytes) -> None:
     run_ids_made = [publish_empty(on_disk), publish_empty(on_disk)]
     before = Files.read(on_disk.files, INDEX)
     on_disk.files.replace(INDEX, damage)
@@ -219,7 +221,7 @@ def test_damaged_index_is_reported_and_repaired(on_disk: State, damage: bytes) -
     assert on_disk.repair() == []
 
 
-def test_index_without_run_is_damaged(on_disk: State) -> None:
+def test_index_that_lacks_run_is_reported_as_damaged(on_disk: State) -> None:
     publish_empty(on_disk)
     publish_empty(on_disk, day=DAY + timedelta(days=1))
     document = json.loads(on_disk.files.read(INDEX))
@@ -247,7 +249,7 @@ def test_unindexed_run_is_reported_and_repaired(state: State) -> None:
     assert state.find_index_errors() == []
 
 
-def test_repair_keeps_waiting_run(state: State) -> None:
+def test_repair_keeps_run_whose_publication_is_interrupted(state: State) -> None:
     assert process(state, "1", "_receipt.json").wait() == -9
     before = Files.read(state.files, INDEX)
     assert state.repair() == []

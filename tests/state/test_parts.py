@@ -39,7 +39,7 @@ def test_parts_match_their_records(files: Files, tmp_path: Path) -> None:
     assert pq.read_table(tmp_path / "t" / "run" / part.name).column("key").to_pylist() == ["a", "b", "c"]
 
 
-def test_no_rows_give_no_part(files: Files) -> None:
+def test_no_part_is_written_without_rows(files: Files) -> None:
     writer = PartWriter(files, "t", SCHEMA)
     writer.write(batch())
     assert writer.close() == []
@@ -64,7 +64,7 @@ def test_part_ends_at_byte_limit(files: Files, monkeypatch: pytest.MonkeyPatch) 
     assert [part.rows for part in writer.close()] == [2, 1]
 
 
-def test_writer_memory_is_bounded(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_part_writer_memory_is_bounded(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "GROUP_BYTES", 2**20)
     writer, before, most, written = PartWriter(files, "t", SCHEMA), pa.total_allocated_bytes(), 0, 0
     for number in range(400):  # 40 MB, which are next to nothing when they are compressed
@@ -77,7 +77,7 @@ def test_writer_memory_is_bounded(files: Files, monkeypatch: pytest.MonkeyPatch)
     assert pq.read_metadata(f"{files.root}/t/{part.name}").num_row_groups > 10
 
 
-def test_second_attempt_keeps_first_part(files: Files) -> None:
+def test_second_attempt_keeps_parts_of_first(files: Files) -> None:
     attempts = [PartWriter(files, "t", SCHEMA), PartWriter(files, "t", SCHEMA)]
     for attempt in attempts:
         attempt.write(batch("a"))
@@ -86,7 +86,7 @@ def test_second_attempt_keeps_first_part(files: Files) -> None:
     assert len(files.list("t")) == 2
 
 
-def test_side_table_has_own_directory(files: Files) -> None:
+def test_side_table_has_separate_directory(files: Files) -> None:
     writer = PartWriter(files, "t", SCHEMA, "_side")
     writer.write(batch("a"))
     (part,) = writer.close()
@@ -112,7 +112,7 @@ def test_invalid_value_stops_write(files: Files) -> None:
     assert files.list("t") == []
 
 
-def test_no_parts_read_as_empty_table(files: Files) -> None:
+def test_empty_list_of_parts_reads_as_empty_table(files: Files) -> None:
     assert read_parts(files, [], SCHEMA, ["size_bytes"]).schema == pa.schema([SCHEMA.field("size_bytes")])
 
 
@@ -128,7 +128,7 @@ def test_missing_or_truncated_part_raises(files: Files) -> None:
 
 
 @given(st.lists(st.lists(st.text(max_size=3), max_size=5), max_size=8), st.integers(1, 7))
-def test_batches_round_trip(tmp_path_factory: pytest.TempPathFactory, rows: list[list[str]], limit: int) -> None:
+def test_record_batches_round_trip(tmp_path_factory: pytest.TempPathFactory, rows: list[list[str]], limit: int) -> None:
     files = Files(str(tmp_path_factory.mktemp("parts")))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parts, "PART_ROWS", limit)
@@ -141,7 +141,7 @@ def test_batches_round_trip(tmp_path_factory: pytest.TempPathFactory, rows: list
     assert sum(part.rows for part in written) == found.num_rows
 
 
-def test_hashes_have_no_dictionary(files: Files, tmp_path: Path) -> None:
+def test_hash_columns_have_no_dictionary(files: Files, tmp_path: Path) -> None:
     schema = pa.schema([("kind", pa.string()), ("key_hash", pa.int64())])
     writer = PartWriter(files, "t", schema)
     writer.write(pa.RecordBatch.from_pydict({"kind": ["data"] * 9, "key_hash": list(range(9))}, schema=schema))
@@ -150,7 +150,7 @@ def test_hashes_have_no_dictionary(files: Files, tmp_path: Path) -> None:
     assert [group.column(number).has_dictionary_page for number in range(2)] == [True, False]
 
 
-def test_wrong_bit_never_gives_other_rows(files: Files, tmp_path: Path) -> None:
+def test_flipped_bit_never_changes_rows_read(files: Files, tmp_path: Path) -> None:
     """Hashes do not compress, so no other check of Parquet or Zstandard finds the bit."""
     chance, schema = Random(5), pa.schema([("key", pa.string()), ("key_hash", pa.int64())])
     rows = pa.table(

@@ -66,7 +66,7 @@ def current(state: State, day: date = DAY) -> PublishedTable | None:
     return state.current("sales", "live_files", day)
 
 
-def test_unpublished_run_is_invisible(state: State) -> None:
+def test_unpublished_run_is_not_listed(state: State) -> None:
     run, parts = start_run(state, "a")
     assert current(state) is None
     assert list(state.runs("sales", "live_files")) == []
@@ -85,7 +85,7 @@ def test_published_table_lists_its_parts(state: State) -> None:
     assert again.paths("_no_such_side") == []
 
 
-def test_unbalanced_table_is_rejected(state: State) -> None:
+def test_table_with_unequal_expected_and_found_counts_is_rejected(state: State) -> None:
     before = publish_table(state, "a")
     run, parts = start_run(state, "b")
     balances = (Balance(name="refs", expected=3, found=3), Balance(name="manifests read", expected=1234, found=1233))
@@ -204,7 +204,7 @@ def test_pointer_to_removed_run_is_reported(state: State) -> None:
         current(state)
 
 
-def test_empty_state_names_next_command(state: State) -> None:
+def test_empty_state_error_shows_next_command(state: State) -> None:
     publish_table(state, "a")
     shutil.rmtree(root(state))
     assert current(state) is None
@@ -217,7 +217,7 @@ def test_empty_state_names_next_command(state: State) -> None:
         state.require("sales", "live_files", DAY)
 
 
-def test_second_publication_of_date_wins(state: State) -> None:
+def test_last_publication_for_date_is_current(state: State) -> None:
     first, second = start_run(state, "a"), start_run(state, "b")
     late = state.publish(second[0], receipt(*second))
     assert current(state) == late
@@ -238,7 +238,7 @@ def test_runs_are_ordered_by_date(state: State) -> None:
     assert list(state.runs("sales", "live_files")) == [backfill, late]
 
 
-def test_latest_before_date_is_strict(state: State) -> None:
+def test_latest_before_date_excludes_date(state: State) -> None:
     days = [date(2026, 3, day) for day in (1, 9, 10)]
     tables = [publish_table(state, "a", day=day) for day in days]
     start_run(state, "never published", day=date(2026, 3, 11))
@@ -248,7 +248,7 @@ def test_latest_before_date_is_strict(state: State) -> None:
     assert state.latest("sales", "live_files", before=date(2026, 3, 1)) is None
 
 
-def test_invalid_partition_is_reported(state: State) -> None:
+def test_invalid_run_date_is_reported(state: State) -> None:
     publish_table(state, "a")
     (root(state) / "sales/live_files/run_date=2026-03-14.bak").mkdir()
     (root(state) / "sales/live_files/_index.json").unlink()
@@ -256,7 +256,7 @@ def test_invalid_partition_is_reported(state: State) -> None:
         state.dates("sales", "live_files")
 
 
-def test_groups_are_separate(state: State) -> None:
+def test_tables_of_different_groups_are_separate(state: State) -> None:
     publish_table(state, "a")
     assert state.current("sales_2", "live_files", DAY) is None
     assert state.current("sales", "live_file", DAY) is None
@@ -315,7 +315,7 @@ def test_prune_keeps_unknown_directories(state: State) -> None:
     assert [state.files.read(path) for path in mine] == [b"mine"] * len(mine)
 
 
-def test_reference_changes_with_run_and_rows(state: State) -> None:
+def test_table_reference_changes_with_run_and_rows(state: State) -> None:
     run, parts = start_run(state, "a")
     one = receipt(run, parts)
     assert one.reference == f"{run.run_id}:{'0' * 16}"

@@ -48,7 +48,7 @@ def with_id(registry: Registry, name: str, storage_id: str) -> Registry:
     return registry.with_entries([entry.model_copy(update={"storage_id": storage_id})])
 
 
-def test_first_run_keeps_all_names() -> None:
+def test_first_run_records_configured_names() -> None:
     found = assign_names(Registry(), storage("warehouse", "file:///a/"), lake("sales", "iceberg x"))
     assert found.names == ("warehouse", "sales")
     assert found.notes == ()
@@ -68,25 +68,25 @@ def test_renamed_storage_keeps_its_records() -> None:
 
 
 @pytest.mark.parametrize("scope", ["storage", "lake"])
-def test_swapped_names_keep_their_own_records(scope: str) -> None:
+def test_swapped_names_keep_records_with_storage(scope: str) -> None:
     make = storage if scope == "storage" else lake
     registry = registry_of(make("a", "file:///a/"), make("b", "file:///b/"))
     assert assign_names(registry, make("a", "file:///b/"), make("b", "file:///a/")).names == ("b", "a")
 
 
-def test_rotated_names_keep_their_own_records() -> None:
+def test_rotated_names_keep_records_with_storage() -> None:
     registry = registry_of(storage("a", "1"), storage("b", "2"), storage("c", "3"))
     assert assign_names(registry, storage("a", "2"), storage("b", "3"), storage("c", "1")).names == ("b", "c", "a")
 
 
-def test_new_storage_under_a_used_name_gets_records_of_its_own() -> None:
+def test_new_storage_under_used_name_gets_separate_records() -> None:
     registry = registry_of(storage("lake", "file:///a/"))
     found = assign_names(registry, storage("warehouse", "file:///a/"), storage("lake", "file:///b/"))
     assert found.names == ("lake", "lake_2")
     assert assign_names(registry.with_entries(found.changed), storage("lake", "file:///b/")).names == ("lake_2",)
 
 
-def test_new_name_avoids_directories_and_configured_names() -> None:
+def test_new_recorded_name_differs_from_directories_and_configured_names() -> None:
     registry = with_id(registry_of(storage("a", "1")), "a", "X")
     configured = storage("a", "2"), storage("a_2", "3")
     assert assign_names(registry, *configured, existing=("a_3",)).names == ("a_4", "a_2")
@@ -115,7 +115,7 @@ def test_moved_storage_that_was_never_changed_counts_as_new() -> None:
     assert "gc-assets rename a a --by WHO" in found.notes[0]
 
 
-def test_two_configurations_use_a_name_for_two_storages() -> None:
+def test_two_configurations_can_use_one_name_for_two_storages() -> None:
     mine, theirs = storage("a", "1"), storage("a", "2")
     registry = registry_of(mine)
     registry = registry.with_entries(assign_names(registry, theirs).changed)
@@ -125,7 +125,7 @@ def test_two_configurations_use_a_name_for_two_storages() -> None:
     assert [assign_names(applied, item).names for item in (theirs, mine)] == [("a_2",), ("a",)]
 
 
-def test_storage_of_an_unknown_location_is_known_by_its_name() -> None:
+def test_storage_without_recorded_location_is_identified_by_name() -> None:
     registry = Registry(entries=(RegistryEntry(recorded_name="a", scope="storage", names=("a",)),))
     assert assign_names(registry, storage("a", "1")).names == ("a",)
 
@@ -151,7 +151,7 @@ def test_lake_that_moved_together_with_the_state_keeps_its_records() -> None:
     assert assign_names(registry, lake("sales", "file:///b/catalog.db/", "state:../catalog.db")).names == ("sales",)
 
 
-def test_tables_distinguish_lakes_of_one_catalog() -> None:
+def test_table_patterns_distinguish_lakes_of_one_catalog() -> None:
     registry = registry_of(lake("a", "x", detail="eu.*"), lake("b", "x", detail="us.*"))
     assert assign_names(registry, lake("b", "x", detail="eu.*"), lake("a", "x", detail="us.*")).names == ("a", "b")
     assert assign_names(registry, lake("a", "x", detail="eu.* ch.*"), lake("b", "x", detail="us.*")).names == ("a", "b")
@@ -171,17 +171,17 @@ def test_symbolic_links_are_resolved(tmp_path: Path) -> None:
     assert canonical_location("", f"file://{tmp_path}/link/") == canonical_location("", f"{tmp_path}/disk") == f"file://{tmp_path}/disk/"
 
 
-def test_location_of_a_server_is_its_address() -> None:
+def test_server_location_is_recorded_as_its_address() -> None:
     assert canonical_location("nessie ", "http://nessie:19120/api/v2") == "nessie http://nessie:19120/api/v2"
     assert spellings_of("nessie ", "http://nessie:19120/api/v2", "/state") == ()
 
 
-def test_spelling_relative_to_the_state_survives_a_move() -> None:
+def test_location_relative_to_state_is_unchanged_after_move() -> None:
     (_, before), (_, after) = (spellings_of("", f"/{root}/catalog.db", f"/{root}/state") for root in ("a", "b/c"))
     assert before == after == "state:../catalog.db"
 
 
-def test_registry_is_read_as_written(tmp_path: Path) -> None:
+def test_registry_round_trips(tmp_path: Path) -> None:
     state, entry = (
         State.at(str(tmp_path)),
         RegistryEntry(recorded_name="a", scope="storage", names=("a", "b"), locations=("1",), storage_id="X"),

@@ -109,7 +109,7 @@ STORED: list[tuple[type[RenamedKeys], dict[str, Any], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize("model, common, old", STORED, ids=[model.__name__ for model, _, _ in STORED])
-def test_old_keys_are_read_and_new_keys_written(model: type[RenamedKeys], common: dict[str, Any], old: dict[str, Any]) -> None:
+def test_stored_old_keys_are_read_and_new_keys_written(model: type[RenamedKeys], common: dict[str, Any], old: dict[str, Any]) -> None:
     assert model.RENAMED.keys() == old.keys()
     earlier = model.model_validate({**common, **old})
     current = model.model_validate({**common, **{model.RENAMED[key]: value for key, value in old.items()}})
@@ -121,13 +121,13 @@ def test_old_keys_are_read_and_new_keys_written(model: type[RenamedKeys], common
 
 
 @pytest.mark.parametrize("model, common, old", STORED, ids=[model.__name__ for model, _, _ in STORED])
-def test_old_and_new_key_together_are_damage(model: type[RenamedKeys], common: dict[str, Any], old: dict[str, Any]) -> None:
+def test_stored_old_and_new_key_together_count_as_damage(model: type[RenamedKeys], common: dict[str, Any], old: dict[str, Any]) -> None:
     for key, value in old.items():
         with pytest.raises(ValidationError, match=f"{model.RENAMED[key]} and its old name {key}"):
             model.model_validate({**common, **old, model.RENAMED[key]: value})
 
 
-def test_stored_override_names_current_gate() -> None:
+def test_stored_override_of_renamed_gate_has_new_name() -> None:
     event = ApprovalEvent.model_validate({"plan_id": "p", "by": "ada", "at": NOW, "overrides": ["sick_tables", "live_drop"]})
     assert event.overrides == ("unreadable_tables", "live_drop")
     assert [gate_name(name) for name in ("spoilt_histories", "damaged_histories")] == ["damaged_histories"] * 2
@@ -138,7 +138,7 @@ UNREADABLE = GateResult(name="unreadable_tables", passed=False, message="2 table
 
 @pytest.mark.parametrize("stored", ["sick_tables", "unreadable_tables"])
 @pytest.mark.parametrize("given", ["sick_tables", "unreadable_tables"])
-def test_gate_is_overridden_by_old_and_new_name(tmp_path: Path, stored: str, given: str) -> None:
+def test_gate_can_be_overridden_by_old_or_new_name(tmp_path: Path, stored: str, given: str) -> None:
     at = platform(tmp_path)
     plan_id = header_of(stored_plan(at, gates=(UNREADABLE.model_copy(update={"name": stored}),))).plan_id
     with pytest.raises(GateRefused, match="is refused by its gates"):

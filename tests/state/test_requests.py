@@ -133,7 +133,7 @@ def copy_log(house: Lakehouse, owner: str, log: Table) -> None:
     publish(state, run, write_rows(read_rows(state, log, last), log, run, state.files), house.clock, summary=last.receipt.summary)
 
 
-def test_request_count_does_not_grow_with_runs(
+def test_state_request_count_does_not_grow_with_runs(
     spark: SparkSession, tmp_path: Path, requests: Counter[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     def count(house: Lakehouse) -> int:

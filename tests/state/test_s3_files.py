@@ -123,7 +123,7 @@ def test_server_without_conditions_is_rejected(monkeypatch: pytest.MonkeyPatch, 
 
 
 @pytest.mark.parametrize("quoted", [True, False])
-def test_etag_quoting_matches_server(monkeypatch: pytest.MonkeyPatch, quoted: bool) -> None:
+def test_etag_quoting_of_server_is_detected(monkeypatch: pytest.MonkeyPatch, quoted: bool) -> None:
     server = Server("absent", "match", quoted=quoted)
     files = files_on(monkeypatch, server)
     assert files.replace_if("a", b"first", None)
@@ -159,7 +159,7 @@ def test_put_with_lost_response_is_recognised(monkeypatch: pytest.MonkeyPatch) -
     assert not files.replace_if("a", b"others", version)
 
 
-def test_unknown_outcome_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_outcome_of_put_raises_error(monkeypatch: pytest.MonkeyPatch) -> None:
     server = Server("absent", "match")
     files = files_on(monkeypatch, server)
     files.check_conditions()
@@ -173,7 +173,7 @@ def test_unknown_outcome_raises(monkeypatch: pytest.MonkeyPatch) -> None:
             put()
 
 
-def test_error_of_lost_race_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_error_after_lost_race_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ceph 16 answers 500 if another writer was faster."""
     server = Server("absent", "match")
     files = files_on(monkeypatch, server)
@@ -215,7 +215,7 @@ def test_delete_with_lost_response_is_recognised(monkeypatch: pytest.MonkeyPatch
     assert server.objects == {}
 
 
-def test_server_that_refuses_its_own_token_deletes_after_a_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_delete_compares_content_if_server_refuses_its_own_etag(monkeypatch: pytest.MonkeyPatch) -> None:
     server = Server("absent", "match")
     conditions: list[str | None] = []
 
@@ -236,7 +236,7 @@ def test_server_that_refuses_its_own_token_deletes_after_a_comparison(monkeypatc
     assert len(conditions) == 2
 
 
-def test_file_written_after_a_lost_response_is_not_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_written_after_lost_delete_response_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     server = Server("absent", "match")
     files = files_on(monkeypatch, server)
     files.replace("a", b"old")
@@ -246,7 +246,7 @@ def test_file_written_after_a_lost_response_is_not_deleted(monkeypatch: pytest.M
     assert files.read("a") == b"new"
 
 
-def test_file_of_a_directory_that_is_written_after_a_failure_is_not_deleted(monkeypatch: pytest.MonkeyPatch, files: Files) -> None:
+def test_file_written_after_failed_directory_delete_is_kept(monkeypatch: pytest.MonkeyPatch, files: Files) -> None:
     files.replace("t/a", b"old")
     delete = S3Bucket.delete
 
@@ -284,7 +284,7 @@ print(json.dumps([won, files.replace_if("there", str(number).encode(), version)]
 """
 
 
-def test_one_process_wins_each_race(files: Files) -> None:
+def test_only_one_of_concurrent_processes_succeeds(files: Files) -> None:
     files.replace("there", b"")
     version, start = files.read_version("there")[1], str(time.time() + 3)
     commands = [[sys.executable, "-c", RACE, files.root, str(number), start, version] for number in range(RACERS)]
@@ -323,7 +323,7 @@ def test_many_pages_are_listed_and_deleted(files: Files, monkeypatch: pytest.Mon
     assert [item.name for item in files.list("", recursive=True)] == ["t.json", "t0/a"]
 
 
-def test_directory_marker_is_no_file(files: Files) -> None:
+def test_directory_marker_is_not_a_file(files: Files) -> None:
     files.replace("t/", b"")
     files.replace("t/a", b"1")
     assert [item.name for item in files.list("t")] == ["a"]

@@ -212,7 +212,7 @@ def test_plans_keep_their_status(upgraded: UpgradedState) -> None:
     assert applied["approved_by"] == approved["approved_by"] == release.approved_by
 
 
-def test_plan_id_is_the_digest(upgraded: UpgradedState) -> None:
+def test_upgraded_plan_id_is_still_the_digest(upgraded: UpgradedState) -> None:
     headers = [find_plan(upgraded.platform.config, plan_id[:8]).header for plan_id in upgraded.release.statuses]
     assert [header.plan_id for header in headers if is_intact(header)] == list(upgraded.release.statuses)
 
@@ -224,7 +224,7 @@ def test_approved_plan_keeps_rows_approval_and_policy(upgraded: UpgradedState) -
     assert plan.header.policy_digest == upgraded.platform.config.policy_digest()
 
 
-def test_plan_names_unreadable_tables(upgraded: UpgradedState) -> None:
+def test_plan_lists_unreadable_tables(upgraded: UpgradedState) -> None:
     header = find_plan(upgraded.platform.config, upgraded.release.approved[:8]).header
     assert {item.lake: item.table_name for item in header.unreadable} == upgraded.release.unreadable
     assert {str(item.good_on) for item in header.unreadable} <= {"2026-11-22"}
@@ -244,7 +244,7 @@ def test_delivered_event_is_not_sent_again(upgraded: UpgradedState) -> None:
     assert result.skip_message == "no new event"
 
 
-def test_finished_plan_is_refused_and_changes_nothing(upgraded: UpgradedState) -> None:
+def test_finished_plan_is_refused_without_changes(upgraded: UpgradedState) -> None:
     before = contents(upgraded.release.root / "lake")
     for plan_id, status in upgraded.release.statuses.items():
         if plan_id != upgraded.release.approved:
@@ -254,13 +254,13 @@ def test_finished_plan_is_refused_and_changes_nothing(upgraded: UpgradedState) -
     assert contents(upgraded.release.trash_of(upgraded.release.applied)) == upgraded.trash
 
 
-def test_doctor_reports_the_same_failures(upgraded: UpgradedState) -> None:
+def test_doctor_reports_equal_failures_after_upgrade(upgraded: UpgradedState) -> None:
     found = json.loads(upgraded("doctor", "--format", "json").stdout)
     assert {(finding["subject"], finding["check"]) for finding in found if finding["verdict"] == "fail"} == upgraded.release.failures
 
 
 @pytest.mark.parametrize("position", [0, -1], ids=["first run", "last run"])
-def test_show_reads_old_tables(upgraded: UpgradedState, position: int) -> None:
+def test_show_reads_tables_of_old_release(upgraded: UpgradedState, position: int) -> None:
     day = upgraded.release.run_dates[position]
     of_lakes = ("lake_refs", "commit_graph", "reachable_snapshots", "live_files", "policy_table", "current_rules")
     for asset in of_lakes:
@@ -280,7 +280,7 @@ def test_missing_columns_of_deletion_log_are_null(upgraded: UpgradedState) -> No
     assert {row.get("version_id") for row in rows} == {None}
 
 
-def test_explain_and_report_name_old_plans(upgraded: UpgradedState, tmp_path: Path) -> None:
+def test_explain_and_report_show_plans_of_old_release(upgraded: UpgradedState, tmp_path: Path) -> None:
     release = upgraded.release
     explained = upgraded("explain", min(upgraded.trash), "--run-date", release.last)
     assert explained.exit_code == 0, explained.stderr
@@ -297,7 +297,7 @@ def test_ledger_lists_quarantined_files(upgraded: UpgradedState, spark: SparkSes
     assert {(row["source_plan_id"], row["quarantine"]) for row in waiting} == {(upgraded.release.applied, "trash")}
 
 
-def test_apply_of_old_plan_spares_changed_objects(upgraded: UpgradedState, cache_of_0_3_0: None) -> None:
+def test_apply_of_old_plan_keeps_changed_objects(upgraded: UpgradedState, cache_of_0_3_0: None) -> None:
     """Unpacking gives every file a new inode, so no file is the planned one."""
     release = upgraded.release
     before = contents(release.root / "lake")
@@ -321,7 +321,7 @@ def test_restore_restores_files_and_history(upgraded: UpgradedState) -> None:
         assert [snapshot.id for snapshot in weather.ancestry(branch=branch)]
 
 
-def test_run_continues_if_only_old_cache_has_the_contents(upgraded: UpgradedState) -> None:
+def test_run_continues_if_only_old_cache_has_needed_contents(upgraded: UpgradedState) -> None:
     """Each release decodes all metadata again, which fails for unreadable metadata."""
     release = upgraded.release
     if not release.unreadable:
@@ -336,7 +336,7 @@ def test_run_continues_if_only_old_cache_has_the_contents(upgraded: UpgradedStat
     assert not [row["key"] for row in rows if row["key"].startswith(("shop/returns/", "tides/"))]
 
 
-def test_next_run_continues(upgraded: UpgradedState, cache_of_0_3_0: None) -> None:
+def test_next_run_after_upgrade_succeeds(upgraded: UpgradedState, cache_of_0_3_0: None) -> None:
     release = upgraded.release
     ran = upgraded("run", day=release.next_run_date)
     assert ran.exit_code in {0, 3}, ran.stderr  # 3: a gate may refuse its plan
@@ -367,7 +367,7 @@ def test_next_run_keeps_files_of_unreadable_tables(upgraded: UpgradedState) -> N
     assert returns <= live_files("shop", release.next_run_date)
 
 
-def test_run_decodes_all_once_all_are_readable(upgraded: UpgradedState) -> None:
+def test_run_decodes_all_containers_when_all_tables_are_readable(upgraded: UpgradedState) -> None:
     release = upgraded.release
     undamaged = release.root / "undamaged"
     if not undamaged.exists():

@@ -1,4 +1,4 @@
-"""Build snapshot histories as frozen refs and a commit table, with ages in days before `AS_OF`."""
+"""Build snapshot histories as refs and a commit table, with ages in days before `AS_OF`."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def properties(server: S3Server, root: Path, bucket: str) -> dict[str, str]:
     return {**catalog_settings, **keys, "s3.endpoint": server.endpoint, "s3.region": REGION}
 
 
-def test_error_of_missing_s3_keys_names_the_settings(ceph: S3Server, tmp_path: Path) -> None:
+def test_missing_s3_keys_error_lists_settings(ceph: S3Server, tmp_path: Path) -> None:
     bucket = ceph.bucket()
     catalog = SqlCatalog("default", **properties(ceph, tmp_path, bucket))
     catalog.create_namespace("db")

@@ -70,7 +70,7 @@ def describe(server: RestServer, name: str, **retention: Any) -> str:
 # Polaris
 
 
-def test_polaris_policy_expires_snapshots_and_is_named(polaris: PolarisServer) -> None:
+def test_polaris_policy_expires_snapshots_and_appears_in_reason(polaris: PolarisServer) -> None:
     assert count_removals(lake(polaris)) == {"db.t": 3, "db.u": 3}
     assert plan_expiry(lake(polaris))[0].reason == (
         "expired: older than max-snapshot-age 2d (inherited Polaris policy db.expire v3) on branch main and not among its newest 1"
@@ -78,7 +78,7 @@ def test_polaris_policy_expires_snapshots_and_is_named(polaris: PolarisServer) -
     assert describe(polaris, "db.t") == "the last 2d and at least 1 snapshot (Iceberg's defaults, inherited Polaris policy db.expire v3)"
 
 
-def test_unreadable_policy_protects_its_table_only(polaris: PolarisServer) -> None:
+def test_unreadable_policy_protects_only_affected_table(polaris: PolarisServer) -> None:
     polaris.policies["db.t"] = 403
     refs = lake(polaris).freeze(AS_OF)
     assert count_removals(lake(polaris)) == {"db.u": 3}
@@ -89,7 +89,7 @@ def test_unreadable_policy_protects_its_table_only(polaris: PolarisServer) -> No
     assert describe(polaris, "db.t").startswith("everything (its policy in the catalog cannot be read")
 
 
-def test_unknown_content_protects_its_table_and_names_the_key(polaris: PolarisServer) -> None:
+def test_unknown_policy_key_protects_table_and_is_reported(polaris: PolarisServer) -> None:
     polaris.policies["db.t"] = [polaris_policy({"max_snapshot_age_days": 2, "until": "2030"})]
     assert count_removals(lake(polaris)) == {"db.u": 3}
     assert next(note for note in lake(polaris).freeze(AS_OF).notes if "db.t" in note) == (
@@ -98,7 +98,7 @@ def test_unknown_content_protects_its_table_and_names_the_key(polaris: PolarisSe
     )
 
 
-def test_table_without_policy_keeps_history_without_limit_in_lakes_yaml(polaris: PolarisServer) -> None:
+def test_table_without_policy_or_configured_limit_keeps_all_history(polaris: PolarisServer) -> None:
     polaris.policies["db.t"] = []
     assert count_removals(lake(polaris)) == {"db.u": 3}
     assert describe(polaris, "db.t") == "everything (its catalog has no policy for snapshots)"
@@ -107,7 +107,7 @@ def test_table_without_policy_keeps_history_without_limit_in_lakes_yaml(polaris:
     assert describe(polaris, "db.u", max_snapshot_age="30d").startswith("the last 2d")
 
 
-def test_min_snapshots_of_lakes_yaml_limits_policy(polaris: PolarisServer) -> None:
+def test_min_snapshots_in_lakes_yaml_limits_policy(polaris: PolarisServer) -> None:
     polaris.policies["db.u"] = [polaris_policy({"max_snapshot_age_days": 0, "min_snapshots_to_keep": 3})]
     assert count_removals(lake(polaris, min_snapshots_to_keep=2)) == {"db.t": 2, "db.u": 1}
     assert describe(polaris, "db.t", min_snapshots_to_keep=2) == (
@@ -115,7 +115,7 @@ def test_min_snapshots_of_lakes_yaml_limits_policy(polaris: PolarisServer) -> No
     )
 
 
-def test_rule_for_refs_in_lakes_yaml_replaces_policy(polaris: PolarisServer) -> None:
+def test_ref_rule_in_lakes_yaml_replaces_policy(polaris: PolarisServer) -> None:
     assert count_removals(lake(polaris, refs=[{"match": "main", "keep": "forever"}])) == {}
 
 
@@ -127,7 +127,7 @@ def test_what_if_replaces_policy(polaris: PolarisServer) -> None:
     assert (found.startswith("the last 3650d and"), "--retention 3650d" in found, "lakes.yaml" in found) == (True, True, False)
 
 
-def test_edit_is_not_made_if_policy_changed_since_plan(polaris: PolarisServer) -> None:
+def test_edit_is_skipped_if_policy_changed_after_plan(polaris: PolarisServer) -> None:
     actions = plan_expiry(lake(polaris))
     polaris.policies |= {"db.t": [polaris_policy({"max_snapshot_age_days": 3650})], "db.u": 500}
     assert verdicts(run_expiry(lake(polaris), actions)) == {"changed": 6}
@@ -135,7 +135,7 @@ def test_edit_is_not_made_if_policy_changed_since_plan(polaris: PolarisServer) -
     assert verdicts(run_expiry(lake(polaris), actions)) == {"done": 6}
 
 
-def test_branch_is_kept_if_policy_protects_its_table_since_plan(builder: LakeBuilder, polaris: PolarisServer) -> None:
+def test_branch_is_kept_if_new_policy_protects_table_after_plan(builder: LakeBuilder, polaris: PolarisServer) -> None:
     table = builder.table("db.v", START)
     head = table.append(START + DAY)
     table.branch(START + DAY, "tmp", head)
@@ -152,7 +152,7 @@ def test_branch_is_kept_if_policy_protects_its_table_since_plan(builder: LakeBui
     assert [item.verdict for item in lake(polaris).recreate_branches([action])] == ["done"]
 
 
-def test_schema_is_kept_if_policy_protects_its_table_since_plan(builder: LakeBuilder, polaris: PolarisServer) -> None:
+def test_schema_is_kept_if_new_policy_protects_table_after_plan(builder: LakeBuilder, polaris: PolarisServer) -> None:
     table = builder.table("db.v", START)
     table.append(START + DAY)
     add_column(table, START + 2 * DAY, "colour")
@@ -189,7 +189,7 @@ def list_as(server: PolarisServer, *identifiers: tuple[str, ...]) -> None:
     server.on_get = answer
 
 
-def test_policy_is_that_of_the_namespace_also_if_its_name_contains_dots(polaris: PolarisServer) -> None:
+def test_policy_is_read_for_right_namespace_if_names_contain_dots(polaris: PolarisServer) -> None:
     polaris.policies = {"a.b.t": TWO_DAYS, "a\x1fb.t": [polaris_policy({"max_snapshot_age_days": 9})]}
     list_as(polaris, ("a.b", "t"))
     assert describe(polaris, "a.b.t").startswith("the last 2d")
@@ -197,7 +197,7 @@ def test_policy_is_that_of_the_namespace_also_if_its_name_contains_dots(polaris:
     assert describe(polaris, "a.b.t").startswith("the last 9d")
 
 
-def test_tables_of_the_same_name_are_protected(polaris: PolarisServer) -> None:
+def test_tables_with_ambiguous_dotted_name_are_protected(polaris: PolarisServer) -> None:
     polaris.policies = {"a.b.t": TWO_DAYS, "a\x1fb.t": TWO_DAYS}
     list_as(polaris, ("a.b", "t"), ("a", "b", "t"))
     assert not any(claim.collect for claim in lake(polaris).freeze(AS_OF).claims)
@@ -208,7 +208,7 @@ def test_tables_of_the_same_name_are_protected(polaris: PolarisServer) -> None:
     assert polaris.requests == []
 
 
-def test_orphan_policy_sets_minimum_age_and_protects(polaris: PolarisServer) -> None:
+def test_orphan_policy_sets_minimum_file_age_or_protects_table(polaris: PolarisServer) -> None:
     polaris.policies["db.t"] = [polaris_policy(kind="orphan-file-removal", max_orphan_file_age_in_days=30)]
     polaris.policies["db.u"] = [polaris_policy(kind="orphan-file-removal", enable=False)]
     refs = lake(polaris).freeze(AS_OF)
@@ -217,7 +217,7 @@ def test_orphan_policy_sets_minimum_age_and_protects(polaris: PolarisServer) -> 
     assert "lake sales: no file younger than 30d is a candidate, because the catalog's policy for table db.t requires it" in refs.notes
 
 
-def test_server_without_policies_protects_all_tables_with_one_note(builder: LakeBuilder) -> None:
+def test_server_without_policy_api_protects_all_tables_and_adds_one_note(builder: LakeBuilder) -> None:
     with serve_catalog(builder) as server:
         refs = lake(server, max_snapshot_age="1d").freeze(AS_OF)
     assert not any(claim.collect for claim in refs.claims)
@@ -236,7 +236,7 @@ def test_policy_of_uncollected_table_is_not_requested(polaris: PolarisServer) ->
 # Lakekeeper
 
 
-def test_lakekeeper_queue_expires_snapshots_and_is_named(builder: LakeBuilder) -> None:
+def test_lakekeeper_queue_expires_snapshots_and_appears_in_description(builder: LakeBuilder) -> None:
     queues = {"expire_snapshots": {"enable-expire-snapshots": True, "max-snapshot-age-ms": 86_400_000, "min-snapshots-to-keep": 2}}
     with serve_catalog(builder, LakekeeperServer(builder, queues)) as server:
         assert count_removals(lake(server)) == {"db.t": 2, "db.u": 2}
@@ -247,7 +247,7 @@ def test_lakekeeper_queue_expires_snapshots_and_is_named(builder: LakeBuilder) -
         assert describe(server, "db.t") == "everything (its catalog has no policy for snapshots)"
 
 
-def test_queue_of_lakekeeper_is_read_again_before_each_edit(builder: LakeBuilder) -> None:
+def test_lakekeeper_queue_is_read_again_before_each_edit(builder: LakeBuilder) -> None:
     queues = {"expire_snapshots": {"enable-expire-snapshots": True, "max-snapshot-age-ms": 86_400_000}}
     server = LakekeeperServer(builder, queues)
 
@@ -263,7 +263,7 @@ def test_queue_of_lakekeeper_is_read_again_before_each_edit(builder: LakeBuilder
 
 
 @pytest.mark.parametrize("source", ["table", "catalog"])
-def test_table_that_lakekeeper_can_restore_is_named(builder: LakeBuilder, source: str) -> None:
+def test_table_that_lakekeeper_can_restore_is_reported(builder: LakeBuilder, source: str) -> None:
     server = LakekeeperServer(builder, {})
     server.deleted = [{"id": uuid, "expiration-date": "2026-07-01T00:00:00Z"} for uuid in ("x", "Y")]
     with serve_catalog(builder, server):
@@ -272,20 +272,20 @@ def test_table_that_lakekeeper_can_restore_is_named(builder: LakeBuilder, source
         assert opened.find_listed({"y": "db.gone"}) == {}
 
 
-def test_deleted_table_without_an_id_is_an_error(builder: LakeBuilder) -> None:
+def test_deleted_lakekeeper_table_without_id_raises_error(builder: LakeBuilder) -> None:
     server = LakekeeperServer(builder, {})
     server.deleted = [{"expiration-date": "2026-07-01T00:00:00Z"}]
     with serve_catalog(builder, server), pytest.raises(GcError, match="the list tabulars has an item without an id"):
         lake(server).find_recoverable({"y"})
 
 
-def test_catalog_without_soft_deletion_restores_no_table(builder: LakeBuilder, polaris: PolarisServer) -> None:
+def test_catalog_without_soft_deletion_reports_no_recoverable_table(builder: LakeBuilder, polaris: PolarisServer) -> None:
     assert lake(polaris).find_recoverable({"y"}) == {}
     assert IcebergLake(builder.config(), LocalObjects()).find_recoverable({"y"}) == {}
 
 
-def test_refs_that_were_frozen_without_policies_keep_history(polaris: PolarisServer) -> None:
-    """The source was changed after the first run of the date."""
+def test_refs_frozen_before_policies_were_enabled_keep_all_history(polaris: PolarisServer) -> None:
+    """`retention.source` was changed after the first run of the date."""
     config = configure(polaris)
     by_tables = config.model_copy(update={"retention": config.retention.model_copy(update={"source": "table"})})
     frozen = IcebergLake(by_tables, LocalObjects()).freeze(AS_OF)

@@ -1,4 +1,4 @@
-"""The identity of a catalog changes with everything that selects another one, and with nothing else."""
+"""The identity of a catalog changes only with settings that select another catalog."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def locate(catalog: dict[str, Any]) -> str:
         ({"uri": "sqlite:////nowhere/catalog.db"}, "iceberg default /nowhere/catalog.db"),
     ],
 )
-def test_identity_without_selectors_is_that_stored_by_earlier_releases(catalog: dict[str, Any], stored: str) -> None:
+def test_catalog_identity_without_selectors_equals_earlier_releases(catalog: dict[str, Any], stored: str) -> None:
     assert locate(catalog) == stored
 
 
@@ -78,7 +78,7 @@ def test_identity_without_selectors_is_that_stored_by_earlier_releases(catalog: 
         (BIGQUERY, {"gcp.bigquery.location": "eu"}),
     ],
 )
-def test_property_that_selects_a_catalog_is_part_of_its_identity(catalog: dict[str, Any], selector: dict[str, str]) -> None:
+def test_catalog_selecting_property_changes_identity(catalog: dict[str, Any], selector: dict[str, str]) -> None:
     other = {name: value.replace("b", "c").replace("eu", "us").replace("2", "3") for name, value in selector.items()}
     other = {name: value if value != selector[name] else f"{value}2" for name, value in other.items()}
     assert len({locate(catalog), locate({**catalog, **selector}), locate({**catalog, **other})}) == 3
@@ -94,7 +94,7 @@ def test_property_that_selects_a_catalog_is_part_of_its_identity(catalog: dict[s
         (GLUE, "AWS_ENDPOINT_URL_GLUE", ("http://a", "http://b")),
     ],
 )
-def test_variable_that_selects_a_catalog_is_part_of_its_identity(
+def test_catalog_selecting_environment_variable_changes_identity(
     monkeypatch: pytest.MonkeyPatch, catalog: dict[str, Any], name: str, values: tuple[str, str]
 ) -> None:
     found = {locate(catalog)}
@@ -108,20 +108,20 @@ def test_variable_that_selects_a_catalog_is_part_of_its_identity(
     "catalog, explicit",
     [(GLUE, {"glue.region": "eu-1"}), (GLUE, {"client.region": "eu-1"}), (DYNAMODB, {"dynamodb.region": "eu-1"})],
 )
-def test_variable_without_effect_does_not_count(monkeypatch: pytest.MonkeyPatch, catalog: dict[str, Any], explicit: dict[str, str]) -> None:
+def test_overridden_variable_keeps_identity(monkeypatch: pytest.MonkeyPatch, catalog: dict[str, Any], explicit: dict[str, str]) -> None:
     before = locate({**catalog, **explicit})
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-1")
     assert locate({**catalog, **explicit}) == before
 
 
-def test_region_of_a_property_equals_that_of_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_region_from_property_or_environment_gives_equal_identity(monkeypatch: pytest.MonkeyPatch) -> None:
     of_property = locate({**GLUE, "client.region": "eu-1"})
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-1")
     assert locate(GLUE) == of_property
 
 
 @pytest.mark.parametrize("catalog", [REST, SQL, {"uri": "thrift://hive:9083"}])
-def test_variables_of_aws_do_not_count_for_other_catalogs(monkeypatch: pytest.MonkeyPatch, catalog: dict[str, Any]) -> None:
+def test_aws_variables_do_not_change_identity_of_other_catalogs(monkeypatch: pytest.MonkeyPatch, catalog: dict[str, Any]) -> None:
     before = locate(catalog)
     for name in VARIABLES:
         monkeypatch.setenv(name, "x")
@@ -142,11 +142,11 @@ def test_variables_of_aws_do_not_count_for_other_catalogs(monkeypatch: pytest.Mo
         ("credential", "id:hunter2"),
     ],
 )
-def test_rotated_secret_is_the_same_catalog(name: str, value: str) -> None:
+def test_rotated_secret_does_not_change_identity(name: str, value: str) -> None:
     assert locate({**REST, name: value}) == locate({**REST, name: value.replace("hunter2", "hunter3")}) == locate(REST)
 
 
-def test_access_key_of_glue_does_not_count() -> None:
+def test_glue_access_key_does_not_change_identity() -> None:
     keys = {"client.access-key-id": "a", "client.secret-access-key": "hunter2", "glue.session-token": "hunter2"}
     assert locate({**GLUE, **keys}) == locate(GLUE)
 
@@ -155,12 +155,12 @@ def test_identity_contains_no_header_in_plain_text() -> None:
     assert "hunter2" not in locate({**REST, "header.X-Unknown": "hunter2"})
 
 
-def test_endpoint_is_stored_without_its_user(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endpoint_is_stored_without_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://ada:hunter2@moto/?key=hunter2")
     assert locate(GLUE) == "iceberg default type=glue endpoint=http://moto"
 
 
-def test_another_role_of_an_account_is_the_same_catalog() -> None:
+def test_another_role_in_account_does_not_change_identity() -> None:
     one, other = ({**GLUE, "client.role-arn": ROLE.format("1", name)} for name in ("gc", "etl"))
     assert locate(one) == locate(other)
 
@@ -176,15 +176,17 @@ def test_another_role_of_an_account_is_the_same_catalog() -> None:
         {"rest-page-size": "100", "ssl": "x"},
     ],
 )
-def test_tuned_rest_catalog_is_the_same(tuning: dict[str, str]) -> None:
+def test_rest_tuning_properties_do_not_change_identity(tuning: dict[str, str]) -> None:
     assert locate({**REST, **tuning}) == locate(REST)
 
 
-def test_header_names_have_no_case() -> None:
+def test_header_names_are_case_insensitive() -> None:
     assert locate({**REST, "header.Polaris-Realm": "a"}) == locate({**REST, "header.polaris-realm": "a"})
 
 
-def test_records_of_a_lake_do_not_depend_on_selectors() -> None:
-    """The registry would give a lake with another location new records, without those of its tables."""
+def test_registry_entry_does_not_depend_on_selectors() -> None:
+    """If the entry changed, the registry would start new records for the lake and lose those of its
+    tables.
+    """
     before = configured_entries(config_of(REST))
     assert configured_entries(config_of({**REST, "header.Polaris-Realm": "b"})) == before

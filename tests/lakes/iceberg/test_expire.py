@@ -119,7 +119,7 @@ def test_expiry_makes_one_commit_per_table(builder: LakeBuilder) -> None:
     assert (versions(table), versions(other)) == (before[0] + 1, before[1] + 1)
 
 
-def test_second_expiry_commits_nothing(builder: LakeBuilder) -> None:
+def test_second_expiry_makes_no_commit(builder: LakeBuilder) -> None:
     table, ids = chain(builder)
     table.tag(START + 9 * DAY, "old", ids[1], max_ref_age_ms=1)
     read = lake(builder)
@@ -152,7 +152,7 @@ def test_expiry_supports_format_version_1(builder: LakeBuilder) -> None:
     assert (listed_ids(table), table.table.scan().count()) == ([ids[3]], 8)
 
 
-def test_expiry_supports_a_uuid_in_capitals(builder: LakeBuilder) -> None:
+def test_expiry_accepts_table_uuid_in_capitals(builder: LakeBuilder) -> None:
     table, _ = chain(builder)
     path = Path(table.metadata_location.removeprefix("file://"))
     uuid = str(table.table.metadata.table_uuid)
@@ -190,7 +190,7 @@ def test_tagged_snapshot_is_kept(builder: LakeBuilder) -> None:
     assert heads(table) == {"main": ids[3], "v1": ids[0]}
 
 
-def test_closing_the_generator_cancels_pending_tables(builder: LakeBuilder) -> None:
+def test_closing_outcome_generator_cancels_pending_tables(builder: LakeBuilder) -> None:
     writer, count = HistoryWriter(builder, START), 24
     for index in range(count):
         writer.table(f"t{index}", [Snap(1, None, START), Snap(2, 1, START + DAY)], {"main": {"snapshot-id": 2, "type": "branch"}})
@@ -217,7 +217,7 @@ def test_snapshot_tagged_after_the_plan_is_kept(builder: LakeBuilder) -> None:
     assert heads(table)["audit"] == ids[0]
 
 
-def test_snapshot_of_new_lapsed_tag_is_kept(builder: LakeBuilder) -> None:
+def test_snapshot_is_kept_if_expired_tag_was_added_after_plan(builder: LakeBuilder) -> None:
     table, ids = chain(builder)
     read = lake(builder)
     actions = plan_expiry(read)
@@ -227,7 +227,7 @@ def test_snapshot_of_new_lapsed_tag_is_kept(builder: LakeBuilder) -> None:
     assert heads(table)["short"] == ids[0]
 
 
-def test_ref_changed_after_the_plan_is_kept(builder: LakeBuilder) -> None:
+def test_ref_that_changed_after_plan_is_kept(builder: LakeBuilder) -> None:
     table, ids = chain(builder)
     for name in ("moved", "renewed", "gone"):
         table.tag(START + 9 * DAY, name, ids[0], max_ref_age_ms=1)
@@ -244,7 +244,7 @@ def test_ref_changed_after_the_plan_is_kept(builder: LakeBuilder) -> None:
 
 
 @pytest.mark.parametrize("properties", [{"gc.enabled": "false"}, {"history.expire.max-snapshot-age-ms": str(2**62)}])
-def test_longer_retention_after_the_plan_is_applied(builder: LakeBuilder, properties: dict[str, str]) -> None:
+def test_retention_extended_after_plan_is_respected(builder: LakeBuilder, properties: dict[str, str]) -> None:
     table, ids = chain(builder)
     read = lake(builder)
     actions = plan_expiry(read)
@@ -263,7 +263,7 @@ def test_expiry_finds_renamed_table_by_uuid(builder: LakeBuilder) -> None:
 
 
 @pytest.mark.parametrize("recreated", [False, True])
-def test_expiry_skips_dropped_or_recreated_table(builder: LakeBuilder, recreated: bool) -> None:
+def test_expiry_skips_table_dropped_or_recreated_after_plan(builder: LakeBuilder, recreated: bool) -> None:
     chain(builder)
     read = lake(builder)
     actions = plan_expiry(read)
@@ -275,7 +275,7 @@ def test_expiry_skips_dropped_or_recreated_table(builder: LakeBuilder, recreated
     assert new is None or listed_ids(new[0]) == new[1]
 
 
-def test_expiry_edits_all_registrations_of_a_table(builder: LakeBuilder) -> None:
+def test_expiry_edits_table_under_all_registered_names(builder: LakeBuilder) -> None:
     table, ids = chain(builder)
     copy = builder.register("db.copy", table.metadata_location)
     copy.tag(START + 9 * DAY, "v1", ids[0])
@@ -320,7 +320,7 @@ def test_branch_moved_between_load_and_commit_is_kept(builder: LakeBuilder) -> N
     ],
     ids=["gc.enabled", "a ref's settings"],
 )
-def test_settings_changed_between_load_and_commit_are_applied(builder: LakeBuilder, change: Callable[..., None]) -> None:
+def test_table_settings_changed_between_load_and_commit_are_respected(builder: LakeBuilder, change: Callable[..., None]) -> None:
     table, ids = chain(builder)
     actions = plan_expiry(lake(builder))
     assert verdicts(run_expiry(open_interrupted_lake(builder, lambda: change(table, ids)), actions)) == {"changed": 3}
@@ -341,7 +341,7 @@ def test_expiry_skips_table_recreated_between_load_and_commit(builder: LakeBuild
     assert not recreated or len(listed_ids(TableBuilder(builder, "db.t"))) == 4
 
 
-def test_second_attempt_checks_new_snapshots(builder: LakeBuilder) -> None:
+def test_commit_retry_checks_snapshots_added_since(builder: LakeBuilder) -> None:
     table, ids = chain(builder)
     actions = plan_expiry(lake(builder))
     newer: list[str] = []
@@ -371,7 +371,7 @@ def test_concurrent_expiries_make_each_edit_once(builder: LakeBuilder) -> None:
     assert [listed_ids(table) for table, _ in tables] == [ids[-1:] for _, ids in tables]
 
 
-def test_concurrent_tagging_loses_no_tag(builder: LakeBuilder) -> None:
+def test_expiry_loses_no_concurrently_created_tag(builder: LakeBuilder) -> None:
     count = 40
     snapshots = [Snap(index + 1, index or None, START + index * DAY) for index in range(count)]
     HistoryWriter(builder, START).table("t", snapshots, {"main": {"snapshot-id": count, "type": "branch"}})
@@ -447,7 +447,7 @@ def test_unreadable_expired_snapshot_is_removed(builder: LakeBuilder) -> None:
     assert verdicts(run_expiry(read, actions)) == {"done": 3}
 
 
-def test_unreadable_table_fails_alone(builder: LakeBuilder) -> None:
+def test_unreadable_table_does_not_fail_other_tables(builder: LakeBuilder) -> None:
     table, _ = chain(builder, "db.broken")
     readable, _ = chain(builder, "db.fine")
     read = lake(builder)
@@ -459,7 +459,7 @@ def test_unreadable_table_fails_alone(builder: LakeBuilder) -> None:
     assert len(listed_ids(readable)) == 1
 
 
-def test_table_with_unreadable_new_name_fails(builder: LakeBuilder) -> None:
+def test_expiry_fails_if_metadata_of_renamed_table_is_unreadable(builder: LakeBuilder) -> None:
     table, _ = chain(builder)
     read = lake(builder)
     actions = plan_expiry(read)
@@ -471,7 +471,7 @@ def test_table_with_unreadable_new_name_fails(builder: LakeBuilder) -> None:
     assert "db.renamed could not be read" in (outcomes[actions[0]].error or "")
 
 
-def test_unreachable_catalog_fails_all_actions_without_secrets(builder: LakeBuilder) -> None:
+def test_unreachable_catalog_fails_all_actions_and_hides_secrets(builder: LakeBuilder) -> None:
     chain(builder)
     actions = plan_expiry(lake(builder))
     builder.properties["uri"] = "postgresql://me:hunter2@nowhere.invalid/catalog"
@@ -496,7 +496,7 @@ def run_as_other_user(root: Path) -> Iterator[None]:
         os.seteuid(0)
 
 
-def test_read_only_metadata_directory_denies_one_table() -> None:
+def test_read_only_metadata_directory_denies_only_affected_table() -> None:
     with tempfile.TemporaryDirectory() as directory:  # other users cannot read pytest's directories
         builder = LakeBuilder(Path(directory))
         table, ids = chain(builder)
@@ -545,7 +545,7 @@ def test_registration_is_writable_only_if_pyiceberg_can_commit(builder: LakeBuil
 # REST catalogs
 
 
-def test_rest_catalog_is_expired_with_protocol_updates(builder: LakeBuilder, server: RestServer) -> None:
+def test_expiry_over_rest_sends_update_requests(builder: LakeBuilder, server: RestServer) -> None:
     table, ids = chain(builder)
     table.statistics(START + 9 * DAY, ids[0])
     table.tag(START + 9 * DAY, "old", ids[1], max_ref_age_ms=1)
@@ -557,7 +557,7 @@ def test_rest_catalog_is_expired_with_protocol_updates(builder: LakeBuilder, ser
     assert server.commits == 1
 
 
-def test_rest_commit_keeps_moved_branch(builder: LakeBuilder, server: RestServer) -> None:
+def test_rest_commit_keeps_concurrently_moved_branch(builder: LakeBuilder, server: RestServer) -> None:
     table, _ = chain(builder)
     read = over_rest(server)
     actions = plan_expiry(read)
@@ -593,7 +593,7 @@ def test_tag_dropped_by_rest_server_is_reported_as_damage(builder: LakeBuilder, 
     assert verdicts(run_expiry(read, actions)) == {"failed": 3}
 
 
-def test_snapshots_expired_by_another_tool_are_absent(builder: LakeBuilder) -> None:
+def test_snapshot_expired_by_another_tool_has_outcome_absent(builder: LakeBuilder) -> None:
     table, ids = chain(builder)
     read = lake(builder)
     actions = plan_expiry(read)
@@ -639,7 +639,7 @@ def test_unknown_commit_state_is_resolved_from_the_table(builder: LakeBuilder, s
         assert "the catalog did not confirm the commit: CommitStateUnknownException" in (outcomes[actions[0]].error or "")
 
 
-def test_accepted_commit_without_effect_fails(builder: LakeBuilder, server: RestServer) -> None:
+def test_commit_accepted_by_catalog_without_effect_fails(builder: LakeBuilder, server: RestServer) -> None:
     table, ids = chain(builder)
     read = over_rest(server)
     actions = plan_expiry(read)
@@ -662,7 +662,7 @@ def test_accepted_commit_without_effect_fails(builder: LakeBuilder, server: Rest
 # Cost
 
 
-def test_expiry_of_8000_snapshots_and_tags_is_not_quadratic(builder: LakeBuilder) -> None:
+def test_expiry_time_for_8000_snapshots_and_tags_is_not_quadratic(builder: LakeBuilder) -> None:
     count = 8_000
     snapshots = [Snap(index + 1, index or None, START + index * DAY / 100) for index in range(count)]
     refs: dict[str, dict[str, Any]] = {"main": {"snapshot-id": count, "type": "branch"}}

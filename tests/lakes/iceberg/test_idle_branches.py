@@ -78,7 +78,7 @@ def test_deleted_branch_keeps_its_snapshots_and_can_be_created_again(lake: tuple
     assert table.table.metadata.refs == before.refs
 
 
-def test_moved_branch_is_kept(lake: tuple[LakeBuilder, IcebergLake]) -> None:
+def test_branch_that_moved_after_plan_is_kept(lake: tuple[LakeBuilder, IcebergLake]) -> None:
     builder, read = lake
     table, head = write_table(builder)
     moved = table.append(START + 4 * DAY, branch="tmp")
@@ -103,7 +103,7 @@ def test_branch_that_moves_during_the_commit_is_kept(tmp_path: Path) -> None:
     assert (outcome.verdict, refs(table)["tmp"]) == ("changed", moved[0])
 
 
-def test_other_branch_at_the_same_head_stays(tmp_path: Path) -> None:
+def test_another_branch_at_deleted_head_is_kept(tmp_path: Path) -> None:
     builder = LakeBuilder(tmp_path)
     table, head = write_table(builder)
     table.branch(START + 4 * DAY, "other", head)
@@ -112,7 +112,7 @@ def test_other_branch_at_the_same_head_stays(tmp_path: Path) -> None:
     assert refs(table)["other"] == head
 
 
-def test_main_own_age_and_uncollected_tables_are_protected(tmp_path: Path) -> None:
+def test_main_and_branch_with_max_ref_age_are_protected(tmp_path: Path) -> None:
     builder = LakeBuilder(tmp_path)
     table, head = write_table(builder, max_ref_age_ms=int(timedelta(days=90).total_seconds() * 1000))
     read = IcebergLake(builder.config(retention=RULES), LocalObjects())
@@ -127,21 +127,21 @@ def test_main_own_age_and_uncollected_tables_are_protected(tmp_path: Path) -> No
     assert refs(table)["tmp"] == head
 
 
-def test_table_of_no_pattern_keeps_its_branches(tmp_path: Path) -> None:
+def test_table_outside_patterns_keeps_all_branches(tmp_path: Path) -> None:
     builder = LakeBuilder(tmp_path)
     write_table(builder)
     read = IcebergLake(builder.config(retention=RULES, tables=["other.*"]), LocalObjects())
     assert protections(read)["tmp"] == "table db.t is not collected: no pattern of `tables` matches it"
 
 
-def test_protections_do_not_depend_on_rules(tmp_path: Path) -> None:
-    """A rule that is added later on the same date applies to the existing freeze."""
+def test_branch_protections_are_read_without_idle_branch_rules(tmp_path: Path) -> None:
+    """A rule that is added later on the same date applies to the refs that were already read."""
     builder = LakeBuilder(tmp_path)
     write_table(builder)
     assert protections(IcebergLake(builder.config(), LocalObjects())) == {"main": "it is the main branch", "tmp": None}
 
 
-def test_snapshots_expire_with_rules_for_idle_branches(tmp_path: Path) -> None:
+def test_snapshots_still_expire_with_idle_branch_rules(tmp_path: Path) -> None:
     builder = LakeBuilder(tmp_path)
     table, _ = write_table(builder, max_ref_age_ms=2**62)
     table.append(START + 4 * DAY)
@@ -150,7 +150,7 @@ def test_snapshots_expire_with_rules_for_idle_branches(tmp_path: Path) -> None:
     assert plans[0] == plans[1]
 
 
-def test_name_in_use_and_lost_snapshot_are_not_overwritten(tmp_path: Path) -> None:
+def test_undo_refuses_lost_snapshot_and_branch_name_in_use(tmp_path: Path) -> None:
     builder = LakeBuilder(tmp_path)
     table, head = write_table(builder)
     read = IcebergLake(builder.config(retention=RULES), LocalObjects())
@@ -166,7 +166,7 @@ def test_name_in_use_and_lost_snapshot_are_not_overwritten(tmp_path: Path) -> No
     assert (outcome.error or "").startswith(f"the name is in use: branch tmp points at snapshot {main} now")
 
 
-def test_dropped_table_keeps_nothing_to_delete(tmp_path: Path) -> None:
+def test_deleting_branch_of_dropped_table_changes_nothing(tmp_path: Path) -> None:
     builder = LakeBuilder(tmp_path)
     table, head = write_table(builder)
     action = deletion(table, head)

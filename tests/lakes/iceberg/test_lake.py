@@ -115,7 +115,7 @@ def test_freeze_returns_retention_settings_of_the_table(builder: LakeBuilder) ->
     assert source.properties == {**properties, "collect": "true"}
 
 
-def test_only_current_metadata_must_exist(builder: LakeBuilder) -> None:
+def test_only_current_metadata_file_is_required(builder: LakeBuilder) -> None:
     table = create_table(builder)
     pinned = {root.address: root for root in read_refs(builder).pinned}
     current = pinned.pop(table.metadata_location)
@@ -133,7 +133,7 @@ def test_only_current_metadata_must_exist(builder: LakeBuilder) -> None:
 # Claims
 
 
-def test_location_and_write_paths_are_claimed(builder: LakeBuilder) -> None:
+def test_table_location_and_write_paths_are_claimed(builder: LakeBuilder) -> None:
     paths = {
         "write.data.path": f"file://{builder.warehouse}/elsewhere/data/",
         "write.metadata.path": f"file://{builder.warehouse}/elsewhere/meta",
@@ -170,7 +170,7 @@ def test_location_of_table_with_gc_disabled_is_not_collected(builder: LakeBuilde
     assert refs.notes == ("table db.t: gc.enabled is false, so all its files are kept",)
 
 
-def test_table_registered_twice_is_frozen_under_both_names(builder: LakeBuilder) -> None:
+def test_table_registered_twice_is_read_under_both_names(builder: LakeBuilder) -> None:
     table = builder.table("db.t", START)
     older = table.append(START + DAY)
     builder.register("db.copy", table.metadata_location)
@@ -188,14 +188,14 @@ def test_table_registered_twice_is_frozen_under_both_names(builder: LakeBuilder)
     assert sum("registered 2 times" in note for note in refs.notes) == 2
 
 
-def test_location_is_not_collected_if_one_registration_has_gc_disabled(builder: LakeBuilder) -> None:
+def test_location_is_not_collected_if_one_registered_name_disables_gc(builder: LakeBuilder) -> None:
     table = create_table(builder)
     builder.register("db.copy", table.metadata_location)
     table.set_properties(START + 2 * DAY, {"gc.enabled": "false"})
     assert [claim.collect for claim in read_refs(builder).claims] == [False]
 
 
-def test_shared_location_is_protected_if_one_table_disables_gc(builder: LakeBuilder) -> None:
+def test_location_shared_by_two_tables_is_protected_if_one_disables_gc(builder: LakeBuilder) -> None:
     shared = f"file://{builder.warehouse}/shared"
     create_table(builder, "db.collected", location=shared)
     create_table(builder, "db.kept", location=shared, properties={"gc.enabled": "false"})
@@ -208,7 +208,7 @@ def test_shared_location_is_protected_if_one_table_disables_gc(builder: LakeBuil
 # The commit graph
 
 
-def test_every_listed_snapshot_is_a_commit(builder: LakeBuilder) -> None:
+def test_every_snapshot_in_metadata_becomes_commit(builder: LakeBuilder) -> None:
     table = builder.table("db.t", START)
     first = table.append(START + DAY)
     second = table.append(START + 2 * DAY)
@@ -223,7 +223,7 @@ def test_every_listed_snapshot_is_a_commit(builder: LakeBuilder) -> None:
     assert found[first].summary["added-data-files"] == "1"
 
 
-def test_statistics_files_are_content_roots_of_their_snapshot(builder: LakeBuilder) -> None:
+def test_snapshot_references_its_statistics_files(builder: LakeBuilder) -> None:
     table = builder.table("db.t", START)
     first, second = table.append(START + DAY), table.append(START + 2 * DAY)
     statistics, partitions = table.statistics(START + 3 * DAY, first)
@@ -237,7 +237,7 @@ def test_statistics_files_are_content_roots_of_their_snapshot(builder: LakeBuild
 
 @pytest.mark.parametrize("partitioned", [False, True])
 @pytest.mark.parametrize("layout", [{}, {"write.object-storage.enabled": "true"}], ids=["plain", "object storage"])
-def test_containers_contain_the_same_files_as_pyiceberg(builder: LakeBuilder, partitioned: bool, layout: dict[str, str]) -> None:
+def test_containers_reference_the_same_files_as_pyiceberg(builder: LakeBuilder, partitioned: bool, layout: dict[str, str]) -> None:
     table = builder.table("db.t", START, partitioned=partitioned, properties=layout)
     for day in range(1, 4):
         table.append(START + day * DAY, ids=[day, day + 10], part=f"p {day}/ü")
@@ -306,7 +306,7 @@ def test_table_with_ambiguous_address_is_unreadable(builder: LakeBuilder) -> Non
     assert "contains `..`" in unreadable_reasons(builder)["db.t"]
 
 
-def test_table_without_namespace_is_frozen(builder: LakeBuilder, tmp_path: Path) -> None:
+def test_table_without_namespace_is_read(builder: LakeBuilder, tmp_path: Path) -> None:
     """Iceberg's JDBC catalog creates such tables, and pyiceberg cannot load them."""
     location = create_table(builder).metadata_location
     with closing(sqlite3.connect(tmp_path / "catalog.db")) as database, database:
@@ -339,13 +339,13 @@ def test_v1_table_with_embedded_manifests_is_unreadable(builder: LakeBuilder) ->
     assert "manifest-list" in unreadable_reasons(builder)["db.t"]
 
 
-def test_unreadable_table_outside_the_patterns_is_reported(builder: LakeBuilder) -> None:
+def test_unreadable_table_that_matches_no_pattern_is_reported(builder: LakeBuilder) -> None:
     table = create_table(builder)
     table.path(table.metadata_location).unlink()
     assert "db.t" in unreadable_reasons(builder, tables=["other.*"])
 
 
-def test_error_names_metadata_deleted_after_the_freeze(builder: LakeBuilder) -> None:
+def test_error_reports_metadata_deleted_after_freeze(builder: LakeBuilder) -> None:
     table = create_table(builder)
     [source] = read_refs(builder).sources
     table.path(source.address).unlink()
@@ -353,7 +353,7 @@ def test_error_names_metadata_deleted_after_the_freeze(builder: LakeBuilder) -> 
         list(lake(builder).commits(source))
 
 
-def test_error_names_metadata_damaged_after_the_freeze(builder: LakeBuilder, tmp_path: Path) -> None:
+def test_error_reports_metadata_damaged_after_freeze(builder: LakeBuilder, tmp_path: Path) -> None:
     damaged = tmp_path / "x.metadata.json"
     damaged.write_bytes(b"{")
     with pytest.raises(LakeUnreadable, match=r"table db\.t could not be read: .*x\.metadata\.json.*not a complete JSON"):
@@ -412,7 +412,7 @@ def test_error_of_unreachable_catalog_contains_no_secrets(builder: LakeBuilder, 
         ({"type": "glue", "s3.secret-access-key": "a/b+c"}, "glue a%2Fb%2Bc a/b+c", "glue *** ***"),
     ],
 )
-def test_messages_contain_no_secrets(properties: dict[str, str], text: str, redacted: str) -> None:
+def test_catalog_errors_contain_no_secrets(properties: dict[str, str], text: str, redacted: str) -> None:
     for wrapped in (properties, {key: SecretStr(value) for key, value in properties.items()}):
         assert redacted in str(CatalogClient("sales", "default", wrapped).unreadable("table x", text))
 
@@ -420,7 +420,7 @@ def test_messages_contain_no_secrets(properties: dict[str, str], text: str, reda
 # The builder
 
 
-def test_pyiceberg_applies_delete_files_of_the_builder(builder: LakeBuilder) -> None:
+def test_pyiceberg_applies_delete_files_written_by_builder(builder: LakeBuilder) -> None:
     table = builder.table("db.t", START)
     table.append(START + DAY, ids=[1, 2, 3])
     table.position_deletes(START + 2 * DAY, 0)
@@ -436,7 +436,7 @@ def test_builder_sets_file_times_to_commit_times(builder: LakeBuilder) -> None:
 
 
 def test_sqlite_catalog_is_closed_after_each_call(builder: LakeBuilder) -> None:
-    """A writer of the catalog waits for no garbage collection of this process."""
+    """A writer of the catalog does not wait for Python's garbage collection in this process."""
     create_table(builder)
     builder.catalog.close()
     settings = dict(builder.config().catalog)
@@ -454,7 +454,7 @@ def test_sqlite_catalog_is_closed_after_each_call(builder: LakeBuilder) -> None:
         assert [link for link in Path("/proc/self/fd").iterdir() if link.is_symlink() and link.readlink() == database] == []
 
 
-def test_wrong_catalog_name_is_noted_with_the_names_in_the_database(builder: LakeBuilder) -> None:
+def test_wrong_catalog_name_note_lists_names_in_database(builder: LakeBuilder) -> None:
     create_table(builder)
     wrong = IcebergLake(builder.config().model_copy(update={"catalog_name": "prod"}), LocalObjects())
     note = wrong.freeze(START).notes[0]

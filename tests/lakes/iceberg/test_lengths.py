@@ -1,4 +1,6 @@
-"""A manifest of another length than its list states is used if its block headers prove that it is complete (case iceberg/03)."""
+"""A manifest of another length than its list states is accepted if its block headers prove that it
+is complete (case iceberg/03).
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,7 @@ def rewritten(raw: bytes, *, copies: int = 1, codec: str = "deflate") -> bytes:
 
 
 @pytest.mark.parametrize("codec", ["null", "deflate"])
-def test_longer_manifest_with_the_stated_entries_is_used(manifest: tuple[Container, Path], codec: str) -> None:
+def test_manifest_with_wrong_length_but_right_entry_count_is_accepted(manifest: tuple[Container, Path], codec: str) -> None:
     container, path = manifest
     raw, longer = path.read_bytes(), rewritten(path.read_bytes(), codec=codec)
     assert len(longer) != container.size_bytes
@@ -69,19 +71,19 @@ def test_truncated_manifest_is_refused(manifest: tuple[Container, Path], cut: in
         decode(container, path.read_bytes()[:-cut])
 
 
-def test_manifest_with_other_entries_is_refused(manifest: tuple[Container, Path]) -> None:
+def test_manifest_with_wrong_entry_count_is_refused(manifest: tuple[Container, Path]) -> None:
     container, path = manifest
     with pytest.raises(FormatError, match=r"it has 2 entries, but its manifest list records 1"):
         decode(container, rewritten(path.read_bytes(), copies=2))
 
 
-def test_bytes_after_the_last_block_are_refused(manifest: tuple[Container, Path]) -> None:
+def test_bytes_after_last_avro_block_are_refused(manifest: tuple[Container, Path]) -> None:
     container, path = manifest
     with pytest.raises(FormatError, match="bytes, expected"):
         decode(container, path.read_bytes() + b"\x00" * 8)
 
 
-def test_length_is_required_without_counts(manifest: tuple[Container, Path]) -> None:
+def test_manifest_without_entry_count_must_have_recorded_length(manifest: tuple[Container, Path]) -> None:
     container, path = manifest
     with pytest.raises(FormatError, match="rewrite the table's manifests"):
         decode(replace(container, expected_entries=None), rewritten(path.read_bytes()))
@@ -94,7 +96,7 @@ def check_readable(table: TableBuilder) -> None:
         ReadabilityChecker(LocalObjects(), readers).check("db.t", snapshots)
 
 
-def test_history_edit_accepts_the_same_manifests(table: TableBuilder, manifest: tuple[Container, Path]) -> None:
+def test_history_edit_accepts_manifest_with_wrong_length(table: TableBuilder, manifest: tuple[Container, Path]) -> None:
     _, path = manifest
     check_readable(table)
     raw = path.read_bytes()
@@ -105,7 +107,7 @@ def test_history_edit_accepts_the_same_manifests(table: TableBuilder, manifest: 
         check_readable(table)
 
 
-def test_unexpected_error_of_a_decoder_names_the_container(table: TableBuilder, manifest: tuple[Container, Path]) -> None:
+def test_unexpected_decoder_error_reports_container(table: TableBuilder, manifest: tuple[Container, Path]) -> None:
     """A file of another kind of lake has neither the columns nor the types of a manifest."""
     container, _ = manifest
     schema = {"type": "record", "name": "r", "fields": [{"name": "status", "type": "string"}, {"name": "data_file", "type": "string"}]}

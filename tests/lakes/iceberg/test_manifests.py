@@ -142,7 +142,7 @@ def test_manifests_of_many_writers_decode_like_fastavro(from_bytes: int, monkeyp
 
 
 @pytest.mark.skipif(not WILD_AVRO, reason="the fixtures of other writers are missing")
-def test_datafusion_rejects_only_bigquery_manifests(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_datafusion_cannot_read_only_bigquery_manifests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(avro, "MIN_DATAFUSION_BYTES", 0)
     fallbacks: list[bytes] = []
     monkeypatch.setattr(avro, "read_with_fastavro", lambda raw, columns: fallbacks.append(raw) or original_fastavro(raw, columns))
@@ -154,7 +154,7 @@ def test_datafusion_rejects_only_bigquery_manifests(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("count", [1, LARGE])
-def test_entry_without_snapshot_inherits_that_of_the_manifest(count: int) -> None:
+def test_entry_without_snapshot_id_inherits_it_from_manifest(count: int) -> None:
     raw = manifest(*[{"snapshot_id": None}] * count)
     batch = decode(container(raw, expected_entries=count, snapshot_id="42"), raw)
     assert batch["snapshot_id"].to_pylist() == ["42"] * count
@@ -209,7 +209,7 @@ def test_damaged_large_manifest_is_refused_without_datafusion(without_datafusion
         decode(container(raw, expected_entries=5), raw)
 
 
-def test_doctor_reports_the_decoder(request: pytest.FixtureRequest) -> None:
+def test_doctor_reports_manifest_decoder(request: pytest.FixtureRequest) -> None:
     assert avro.describe_decoder() == "DataFusion decodes large manifests"
     request.getfixturevalue("without_datafusion")
     assert "pip install 'gc-assets[iceberg-fast]'" in avro.describe_decoder()
@@ -222,7 +222,7 @@ def test_small_manifest_does_not_start_datafusion(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("promised", [True, False])
-def test_fastavro_reads_rows_that_datafusion_drops(promised: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fastavro_reads_rows_that_datafusion_omits(promised: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """DataFusion 55 stops at a truncated block and reports success. Only the row count shows that."""
     original = avro.read_with_datafusion
     monkeypatch.setattr(avro, "read_with_datafusion", lambda *given: original(*given).slice(0, LARGE // 2))
@@ -247,7 +247,7 @@ def test_delete_file_in_puffin_format_is_a_deletion_vector() -> None:
     ],
 )
 @pytest.mark.parametrize("count", [0, LARGE])
-def test_unknown_entry_is_refused(change: dict[str, Any], message: str, count: int) -> None:
+def test_invalid_manifest_entry_is_refused(change: dict[str, Any], message: str, count: int) -> None:
     raw = manifest(*[{}] * count, change)
     with pytest.raises(FormatError, match=f"manifest file:///lake/metadata/m0.avro.*{message}"):
         decode(container(raw), raw)
@@ -259,7 +259,7 @@ def test_manifest_list_with_unknown_content_is_refused() -> None:
         decode(container(raw, Kind.MANIFEST_LIST), raw)
 
 
-def test_expected_entries_are_the_sum_of_counts() -> None:
+def test_expected_entries_are_sum_of_manifest_list_counts() -> None:
     raw = manifest_list_bytes()
     assert decode(container(raw, Kind.MANIFEST_LIST), raw)["expected_entries"].to_pylist() == [6]
 
@@ -269,7 +269,7 @@ def test_expected_entries_are_none_if_a_count_is_missing() -> None:
     assert decode(container(raw, Kind.MANIFEST_LIST), raw)["expected_entries"].to_pylist() == [None]
 
 
-def test_manifest_as_manifest_list_is_refused() -> None:
+def test_manifest_read_as_manifest_list_is_refused() -> None:
     raw = manifest()
     with pytest.raises(FormatError, match="not a manifest list"):
         decode(container(raw, Kind.MANIFEST_LIST), raw)
@@ -283,14 +283,14 @@ def test_unknown_container_kind_is_refused() -> None:
 
 @pytest.mark.parametrize("count", [1, LARGE])
 @pytest.mark.parametrize("wrong", [-1, 1])
-def test_wrong_entry_count_is_refused(count: int, wrong: int) -> None:
+def test_manifest_with_wrong_entry_count_is_refused(count: int, wrong: int) -> None:
     raw = manifest(count=count)
     with pytest.raises(FormatError, match=f"read {count:,} entries, but its manifest list records {count + wrong:,}"):
         decode(container(raw, expected_entries=count + wrong), raw)
 
 
 @pytest.mark.parametrize("count", [1, LARGE])
-def test_wrong_length_is_refused(count: int) -> None:
+def test_manifest_with_wrong_length_is_refused(count: int) -> None:
     raw = manifest(count=count)
     with pytest.raises(FormatError, match=f"{len(raw) - 1:,} bytes, expected {len(raw):,}"):
         decode(Container("a", Kind.MANIFEST, len(raw), count), raw[:-1])
@@ -312,12 +312,12 @@ def test_large_manifest_without_expected_count_decodes() -> None:
 
 @pytest.mark.parametrize("raw", [b"", b"garbage", b"x" * 100_000, b"Obj\x01", json.dumps({"a": 1}).encode()])
 @pytest.mark.parametrize("kind", [Kind.MANIFEST, Kind.MANIFEST_LIST])
-def test_error_of_invalid_avro_names_the_file(raw: bytes, kind: str) -> None:
+def test_invalid_avro_error_contains_file(raw: bytes, kind: str) -> None:
     with pytest.raises(FormatError, match=f"^{kind.replace('_', ' ')} file:///lake/metadata/m0.avro: .*restore"):
         decode(container(raw, kind), raw)
 
 
-def test_damaged_block_is_refused() -> None:
+def test_manifest_with_damaged_avro_block_is_refused() -> None:
     raw = bytearray(manifest(count=LARGE))
     header = avro.read_header(bytes(raw))
     raw[raw.index(header.sync, header.first_block)] ^= 0xFF
@@ -325,7 +325,7 @@ def test_damaged_block_is_refused() -> None:
         decode(Container("a", Kind.MANIFEST), bytes(raw))
 
 
-def test_only_the_empty_partition_record_is_dropped() -> None:
+def test_schema_without_empty_records_keeps_all_other_fields() -> None:
     assert avro.drop_empty_records(ENTRY) == {
         **ENTRY,
         "fields": [
@@ -394,7 +394,7 @@ def grouped_calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.skipif(not WILD_AVRO, reason="the fixtures of other writers are missing")
-def test_grouped_and_single_decoding_agree_for_many_writers(grouped_calls: list[int]) -> None:
+def test_manifests_of_many_writers_decode_equally_in_groups_and_singly(grouped_calls: list[int]) -> None:
     items = []
     for path in WILD_AVRO:
         if "big_query" not in str(path):
@@ -408,7 +408,7 @@ def test_grouped_and_single_decoding_agree_for_many_writers(grouped_calls: list[
     assert len(grouped_calls) == 2
 
 
-def test_grouped_entries_inherit_the_snapshot_of_their_manifest(grouped_calls: list[int]) -> None:
+def test_entries_decoded_in_group_inherit_snapshot_of_their_manifest(grouped_calls: list[int]) -> None:
     raws = [manifest({"snapshot_id": None}, {"status": 0}) for _ in range(9)]
     items = [(Container("a", Kind.MANIFEST, len(raw), 2, str(number)), raw) for number, raw in enumerate(raws)]
     assert [rows["snapshot_id"].to_pylist() for rows in decode_many(items)] == [[str(number), "7"] for number in range(9)]
@@ -429,7 +429,7 @@ def test_grouped_entries_inherit_the_snapshot_of_their_manifest(grouped_calls: l
         corrupt_map_count,
     ],
 )
-def test_damaged_manifest_in_a_group_is_named(damage: Any, grouped_calls: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_reports_which_manifest_in_group_is_damaged(damage: Any, grouped_calls: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(avro, "DATAFUSION_SECONDS", 1.0)
     original = [manifest_with_statistics(3) for _ in range(20)]
     raws = [*original[:11], damage(original[11]), *original[12:]]

@@ -43,7 +43,7 @@ def parse(**changes: Any) -> Any:
 
 @pytest.mark.skipif(not WILD_METADATA, reason="the fixtures of other writers are missing")
 @pytest.mark.parametrize("path", WILD_METADATA, ids=lambda path: f"{path.parts[-3]}-{path.name[:8]}")
-def test_metadata_of_many_writers_matches_its_json(path: Path) -> None:
+def test_parsed_metadata_of_many_writers_matches_json(path: Path) -> None:
     raw = json.loads(path.read_bytes())
     table = parse_metadata(str(path), path.read_bytes())
     assert [snapshot.snapshot_id for snapshot in table.snapshots] == [str(item["snapshot-id"]) for item in raw.get("snapshots", [])]
@@ -59,7 +59,7 @@ def test_snapshot_ids_and_timestamps_are_exact() -> None:
     assert snapshot.committed_at == datetime(2026, 1, 1, 0, 0, 0, 1000, tzinfo=UTC)
 
 
-def test_gzipped_metadata_is_parsed_like_plain() -> None:
+def test_gzipped_metadata_is_parsed_like_plain_json() -> None:
     raw = json.dumps(document()).encode()
     assert parse_metadata(ADDRESS, gzip.compress(raw)) == parse_metadata(ADDRESS, raw)
 
@@ -75,7 +75,7 @@ def test_table_without_current_snapshot_has_no_main(missing_id: int | None) -> N
     assert parse(**changes).refs == ()
 
 
-def test_statistics_of_unlisted_snapshot_belong_to_the_table() -> None:
+def test_statistics_of_missing_snapshot_belong_to_table() -> None:
     statistics = [{"snapshot-id": 5, "statistics-path": "file:///s", "file-size-in-bytes": 3}]
     table = parse(**{"partition-statistics": statistics})
     assert [(file.address, file.kind, file.size_bytes) for file in table.unlisted_statistics] == [("file:///s", "partition_statistics", 3)]
@@ -89,7 +89,7 @@ def test_summary_contains_sequence_number_and_schema_id() -> None:
 @pytest.mark.parametrize(
     "value, enabled", [("true", True), ("TRUE", True), ("false", False), ("no", False), (" true", False), ("true\n", False), ("", False)]
 )
-def test_gc_is_enabled_only_by_true(value: str, enabled: bool) -> None:
+def test_gc_is_enabled_only_if_property_is_true(value: str, enabled: bool) -> None:
     """Iceberg reads it with Java's `Boolean.parseBoolean`."""
     assert parse(properties={"gc.enabled": value}).gc_enabled is enabled
 
@@ -143,7 +143,7 @@ def test_truncated_metadata_is_refused() -> None:
 
 @pytest.mark.parametrize("indent", [None, 2])
 @pytest.mark.parametrize("escaped", ["a", 'é"\\{}[]'])
-def test_truncated_metadata_is_a_fragment(indent: int | None, escaped: str) -> None:
+def test_truncated_metadata_counts_as_half_written(indent: int | None, escaped: str) -> None:
     raw = json.dumps(document(properties={"note": escaped}), indent=indent, ensure_ascii=False).encode()
     assert all(is_fragment(raw[:length]) for length in range(len(raw)))
     assert all(is_fragment(raw[:length] + b"\0" * 9) for length in range(0, len(raw), 7))
@@ -153,7 +153,7 @@ def test_truncated_metadata_is_a_fragment(indent: int | None, escaped: str) -> N
 
 
 @pytest.mark.parametrize("raw", [b"{}", b"[]", b" \n", b'{"owner": "ada"}', gzip.compress(b"{}", mtime=0), gzip.compress(b"", mtime=0)])
-def test_json_without_metadata_is_a_fragment(raw: bytes) -> None:
+def test_json_without_table_metadata_counts_as_half_written(raw: bytes) -> None:
     assert is_fragment(raw)
 
 
@@ -182,16 +182,18 @@ METADATA_WITHOUT_UUID = json.dumps({key: value for key, value in document().item
     ],
     ids=range(15),
 )
-def test_what_another_reader_may_accept_is_no_fragment(raw: bytes) -> None:
+def test_metadata_that_another_reader_may_accept_is_not_half_written(raw: bytes) -> None:
     assert not is_fragment(raw)
 
 
-def test_document_that_is_too_large_to_unpack_is_no_fragment() -> None:
+def test_metadata_too_large_to_decompress_is_not_half_written() -> None:
     assert not is_fragment(gzip.compress(b" " * 2**27, mtime=0))
 
 
 def test_pyiceberg_cannot_write_format_version_3() -> None:
-    """Such tables keep their history, except over REST. If this test fails, raise `lake.MAX_WRITABLE_FORMAT`."""
+    """Tables of version 3 keep their history, except over REST. If this test fails, raise
+    `lake.MAX_WRITABLE_FORMAT`.
+    """
     snapshot = {"snapshot-id": 1, "timestamp-ms": 1, "sequence-number": 1, "manifest-list": "/m", "summary": {"operation": "append"}}
     document: dict[str, Any] = {
         "format-version": 3,

@@ -1,6 +1,6 @@
 """A lake of kind `iceberg` on Nessie's Iceberg REST collects nothing if other refs may need files.
 
-The answers have the names and values of a real Nessie 0.99. `tests/stages/test_s3_rest.py` asks one.
+The responses are those of a real Nessie 0.99. `tests/stages/test_s3_rest.py` uses a real server.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def lake_of(server: NessieServer, **retention: Any) -> IcebergLake:
     return IcebergLake(IcebergLakeConfig.model_validate({"name": "sales", "kind": "iceberg", **settings}), LocalObjects())
 
 
-def test_nessie_with_one_ref_is_collected(server: NessieServer) -> None:
+def test_nessie_catalog_with_one_ref_is_collected(server: NessieServer) -> None:
     server.refs = ["main"]
     frozen = lake_of(server).freeze(AS_OF)
     assert [claim.collect for claim in frozen.claims] == [True]
@@ -62,7 +62,7 @@ def test_nessie_with_one_ref_is_collected(server: NessieServer) -> None:
     "refs, reason",
     [(["main", "dev"], "a Nessie server with several refs (main, dev)"), (None, "the refs of the catalog cannot be listed: ")],
 )
-def test_tables_are_protected_from_what_other_refs_may_need(server: NessieServer, refs: list[str] | None, reason: str) -> None:
+def test_tables_are_protected_if_nessie_may_have_other_refs(server: NessieServer, refs: list[str] | None, reason: str) -> None:
     server.refs = refs
     frozen = lake_of(server).freeze(AS_OF)
     assert [claim.collect for claim in frozen.claims] == [False]
@@ -73,7 +73,7 @@ def test_tables_are_protected_from_what_other_refs_may_need(server: NessieServer
     assert "hunter2" not in note
 
 
-def test_ref_that_was_created_after_the_plan_prevents_the_expiry(server: NessieServer) -> None:
+def test_nessie_ref_created_after_plan_prevents_expiry(server: NessieServer) -> None:
     server.refs = ["main"]
     planned = plan_expiry(lake_of(server))
     server.refs = ["main", "release"]
@@ -81,7 +81,7 @@ def test_ref_that_was_created_after_the_plan_prevents_the_expiry(server: NessieS
     assert server.commits == 0
 
 
-def test_discovery_names_the_server_to_read_all_branches(server: NessieServer) -> None:
+def test_discovery_of_nessie_catalog_suggests_server_uri(server: NessieServer) -> None:
     (found,) = discover(DiscoveryTarget(server.uri, LocalObjects(), {}))
     assert found.note.startswith("it is a Nessie server, and this catalog shows only one branch")
     assert f"Configure {server.uri}/v1 instead of the catalog" in found.note

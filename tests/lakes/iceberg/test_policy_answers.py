@@ -19,7 +19,7 @@ def of_polaris(*policies: Any, **properties: str) -> CatalogPolicy:
     return parse_polaris(policies, properties)
 
 
-def test_polaris_policy_sets_limits() -> None:
+def test_polaris_policy_sets_snapshot_limits() -> None:
     found = of_polaris(polaris_policy(EXAMPLE))
     assert found == CatalogPolicy("inherited Polaris policy db.expire v3", {KEEP_LAST: 1, MAX_AGE: 2 * DAY_MS, MAX_REF_AGE: 3 * DAY_MS}, ())
     frozen = read_policy(found.as_property())
@@ -28,11 +28,11 @@ def test_polaris_policy_sets_limits() -> None:
 
 
 @pytest.mark.parametrize("value, milliseconds", [(0, 0), (2.5, 216_000_000), ("7", 7 * DAY_MS), (1e-9, 1), (1e300, 2**63 - 1)])
-def test_polaris_limit_is_rounded_up_and_bounded(value: Any, milliseconds: int) -> None:
+def test_polaris_age_limit_is_rounded_up_and_bounded(value: Any, milliseconds: int) -> None:
     assert of_polaris(polaris_policy({"max_snapshot_age_days": value})).limits == {MAX_AGE: milliseconds}
 
 
-def test_longer_property_of_table_replaces_polaris_limit() -> None:
+def test_longer_table_property_replaces_polaris_limit() -> None:
     properties = {MAX_AGE: str(30 * DAY_MS), KEEP_LAST: "1"}
     found = parse_polaris([polaris_policy({"max_snapshot_age_days": 2, "min_snapshots_to_keep": 5})], properties)
     assert (found.limits, found.origin_of(MAX_AGE), found.origin_of(KEEP_LAST)) == (
@@ -54,7 +54,7 @@ def test_table_without_policy_keeps_history_unless_configured() -> None:
     assert found.with_default(has_default=True) == found
 
 
-def test_polaris_orphan_age_is_a_minimum() -> None:
+def test_polaris_orphan_age_sets_minimum_file_age() -> None:
     policy = polaris_policy({"prefix_mismatch_mode": "delete"}, "orphan-file-removal", max_orphan_file_age_in_days=30, locations=[])
     assert of_polaris(policy).min_file_age_seconds == 30 * 86_400
 
@@ -80,13 +80,13 @@ def test_polaris_orphan_age_is_a_minimum() -> None:
         ([polaris_policy(kind="orphan-file-removal", max_orphan_file_age_in_days="x")], "max_orphan_file_age_in_days 'x'"),
     ],
 )
-def test_polaris_policy_that_cannot_be_applied_is_an_error(policies: list[Any], message: str) -> None:
+def test_unsupported_polaris_policy_raises_error(policies: list[Any], message: str) -> None:
     with pytest.raises(FormatError) as error:
         of_polaris(*policies)
     assert message in str(error.value)
 
 
-def test_properties_of_table_override_lakekeeper_queue() -> None:
+def test_table_properties_override_lakekeeper_queue() -> None:
     queue = {"enable-expire-snapshots": True, "max-snapshot-age-ms": DAY_MS, "min-snapshots-to-keep": None, "min-snapshots-to-expire": 20}
     assert parse_lakekeeper(queue, {}, {}) == CatalogPolicy("Lakekeeper's queue expire_snapshots", {MAX_AGE: DAY_MS}, ())
     found = parse_lakekeeper(queue, {}, {MAX_AGE: "5"})
@@ -139,8 +139,6 @@ def test_lakekeeper_orphan_queue_protects_files(queue: dict[str, Any], propertie
         ({}, {"enable-remove-orphan-files": True}, {"lakekeeper.remove-orphan-files.older-than-ms": "a week"}),
     ],
 )
-def test_lakekeeper_queue_that_cannot_be_applied_is_an_error(
-    expiry: dict[str, Any], orphans: dict[str, Any], properties: dict[str, str]
-) -> None:
+def test_unsupported_lakekeeper_queue_raises_error(expiry: dict[str, Any], orphans: dict[str, Any], properties: dict[str, str]) -> None:
     with pytest.raises(FormatError):
         parse_lakekeeper(expiry, orphans, properties)

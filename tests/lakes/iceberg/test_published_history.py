@@ -1,4 +1,6 @@
-"""The history of snapshots as an Iceberg table: written once, in sync with the state, readable by other engines."""
+"""The snapshot history published as an Iceberg table: no duplicates, in sync with the state,
+readable by other engines.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ def publisher(tmp_path: Path) -> Publisher:
     return Publisher(LakeBuilder(tmp_path))
 
 
-def test_expired_snapshot_keeps_one_row_with_its_plan(publisher: Publisher) -> None:
+def test_expired_snapshot_keeps_one_row_with_plan_id(publisher: Publisher) -> None:
     publisher.publish(snapshot(1), snapshot(2))
     result = publisher.publish(expired_snapshot(1), snapshot(2), snapshot(3))
     assert (result.written, result.removed) == (2, 0)
@@ -42,7 +44,7 @@ def test_expired_snapshot_keeps_one_row_with_its_plan(publisher: Publisher) -> N
     }
 
 
-def test_rows_have_the_columns_of_icebergs_snapshots_table(publisher: Publisher) -> None:
+def test_rows_have_columns_of_iceberg_snapshots_table(publisher: Publisher) -> None:
     publisher.publish(expired_snapshot(2))
     assert publisher.table.scan().to_arrow().to_pylist() == [
         {
@@ -63,7 +65,7 @@ def test_rows_have_the_columns_of_icebergs_snapshots_table(publisher: Publisher)
     ]
 
 
-def test_repeated_publication_commits_nothing(publisher: Publisher) -> None:
+def test_repeated_publication_makes_no_commit(publisher: Publisher) -> None:
     publisher.publish(snapshot(1), expired_snapshot(2))
     before = publisher.table.metadata_location
     result = publisher.publish(snapshot(1, refs=["main", "release"]), expired_snapshot(2))
@@ -78,7 +80,7 @@ def test_record_older_than_the_retention_is_removed(publisher: Publisher) -> Non
 
 
 @pytest.mark.parametrize("rewrites_all", [False, True])
-def test_record_that_a_restored_state_lacks_is_kept(publisher: Publisher, monkeypatch: pytest.MonkeyPatch, rewrites_all: bool) -> None:
+def test_expired_snapshot_missing_from_state_is_kept(publisher: Publisher, monkeypatch: pytest.MonkeyPatch, rewrites_all: bool) -> None:
     publisher.kept_since = START
     publisher.publish(snapshot(1), snapshot(2), expired_snapshot(3), snapshot(1, "u2"))
     if rewrites_all:
@@ -93,7 +95,7 @@ def test_record_that_a_restored_state_lacks_is_kept(publisher: Publisher, monkey
     assert publisher.read_published() == {("sales", "u1", 1): (True, "p1")}
 
 
-def test_dropped_table_is_written_again(publisher: Publisher) -> None:
+def test_published_table_is_recreated_after_it_was_dropped(publisher: Publisher) -> None:
     publisher.publish(expired_snapshot(1), snapshot(2))
     before = publisher.read_published()
     publisher.builder.catalog.drop_table(NAME)
@@ -101,7 +103,7 @@ def test_dropped_table_is_written_again(publisher: Publisher) -> None:
     assert publisher.read_published() == before
 
 
-def test_lakes_share_a_table(publisher: Publisher) -> None:
+def test_two_lakes_can_publish_to_one_table(publisher: Publisher) -> None:
     other = replace(publisher, lake="marketing", origin="catalog of marketing")
     publisher.publish(snapshot(1))
     other.publish(snapshot(1))
@@ -109,14 +111,14 @@ def test_lakes_share_a_table(publisher: Publisher) -> None:
     assert publisher.read_published() == {("sales", "u1", 1): (True, "p1"), ("marketing", "u1", 1): (False, None)}
 
 
-def test_lake_with_the_name_of_another_is_refused(publisher: Publisher) -> None:
+def test_another_lake_with_equal_name_is_refused(publisher: Publisher) -> None:
     publisher.publish(snapshot(1))
     with pytest.raises(UsageError, match=r"has the rows of another lake sales \(catalog catalog of sales\)"):
         replace(publisher, origin="another catalog").publish(snapshot(2))
     assert len(publisher.read_published()) == 1
 
 
-def test_table_of_another_program_is_refused(publisher: Publisher) -> None:
+def test_table_created_by_another_program_is_refused(publisher: Publisher) -> None:
     publisher.builder.catalog.create_namespace("gc")
     publisher.builder.catalog.create_table(NAME, published_history.SCHEMA)
     with pytest.raises(UsageError, match="was not created by this release of gc-assets"):
@@ -124,14 +126,14 @@ def test_table_of_another_program_is_refused(publisher: Publisher) -> None:
     assert publisher.table.current_snapshot() is None
 
 
-def test_snapshots_of_the_published_table_are_left_out(publisher: Publisher) -> None:
+def test_snapshots_of_published_table_itself_are_not_published(publisher: Publisher) -> None:
     publisher.publish(snapshot(1))
     own = str(publisher.table.metadata.table_uuid)
     result = publisher.publish(snapshot(1), snapshot(7, own, table_name=NAME))
     assert result.written == 0
 
 
-def test_tables_with_one_snapshot_id_keep_their_own_rows(publisher: Publisher) -> None:
+def test_tables_with_equal_snapshot_ids_keep_separate_rows(publisher: Publisher) -> None:
     publisher.publish(snapshot(1, "u1"), snapshot(1, "u2"))
     publisher.publish(expired_snapshot(1, "u1"), snapshot(1, "u2"))
     assert publisher.read_published() == {("sales", "u1", 1): (True, "p1"), ("sales", "u2", 1): (False, None)}
@@ -161,7 +163,7 @@ def test_duplicate_rows_are_repaired(publisher: Publisher) -> None:
     assert len(publisher.read_published()) == 1
 
 
-def test_random_histories_equal_the_table(publisher: Publisher) -> None:
+def test_published_table_matches_random_histories(publisher: Publisher) -> None:
     """Snapshots appear, expire and leave the history, in two tables with the same ids."""
     chance = random.Random(5)
     rows = dict[Key, dict[str, Any]]()
@@ -183,7 +185,7 @@ def test_random_histories_equal_the_table(publisher: Publisher) -> None:
         assert names == {row["table_name"] for row in rows.values()}
 
 
-def test_unreachable_catalog_is_named_without_secrets(tmp_path: Path) -> None:
+def test_unreachable_catalog_error_contains_no_secrets(tmp_path: Path) -> None:
     client = CatalogClient("sales", "x", {"uri": "http://127.0.0.1:9/", "token": "sEcReT-token", "type": "rest"})
     with pytest.raises(GcError) as caught:
         HistoryTable(client, NAME, "sales", "origin").publish(lambda _: iter(()), START)
@@ -219,6 +221,6 @@ def test_queries_of_the_documentation_run_in_duckdb(publisher: Publisher, duck: 
     assert [(row[1], row[4]) for row in partition] == [(1, "added-data-files=1")]
 
 
-def test_property_says_from_which_catalog_the_rows_come(publisher: Publisher) -> None:
+def test_table_property_records_source_catalog(publisher: Publisher) -> None:
     publisher.publish(snapshot(1))
     assert publisher.table.properties[f"{LAKE_PROPERTY}sales"] == "catalog of sales"

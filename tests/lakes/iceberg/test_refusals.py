@@ -1,4 +1,4 @@
-"""Errors of commits: refusals, which a retry meets again, and failures, which may end."""
+"""Errors of commits: permanent refusals, and failures that a retry may not meet again."""
 
 from __future__ import annotations
 
@@ -89,10 +89,10 @@ FAILED = [
 
 
 @pytest.mark.parametrize("error", REFUSED, ids=repr)
-def test_refusal_is_permanent(error: Exception) -> None:
+def test_permission_error_is_permanent_refusal(error: Exception) -> None:
     assert is_refusal(error)
 
 
 @pytest.mark.parametrize("error", FAILED, ids=repr)
-def test_failure_may_end(error: Exception) -> None:
+def test_other_error_is_not_permanent_refusal(error: Exception) -> None:
     assert not is_refusal(error)

@@ -1,4 +1,6 @@
-"""The snapshot graph of a table with several names, as the edits of a plan are checked again."""
+"""The snapshot graph of a table that is registered under several names, as history edits are
+revalidated.
+"""
 
 from __future__ import annotations
 
@@ -40,12 +42,12 @@ ORIGINAL: Parents = {"0": None, "1": "0", "2": "1"}
 
 
 @pytest.mark.parametrize("items", list(permutations([register("db.orders", ORIGINAL, "2"), register("db.copy", {"2": None}, "2")])))
-def test_history_continues_at_a_parent_that_one_name_no_longer_lists(items: tuple[Registration, ...]) -> None:
+def test_history_continues_if_only_one_registered_name_still_lists_parent(items: tuple[Registration, ...]) -> None:
     assert retained_ids(retention(items, **FOREVER)) == {"0", "1", "2"}
 
 
 @pytest.mark.parametrize("items", list(permutations([register("db.orders", ORIGINAL, "2"), register("db.copy", {"2": None}, "2")])))
-def test_snapshots_before_a_parent_that_one_name_no_longer_lists_have_the_limit_of_unreferenced_ones_too(
+def test_dangling_limit_also_applies_before_parent_that_one_name_no_longer_lists(
     items: tuple[Registration, ...],
 ) -> None:
     assert retained_ids(retention(items, refs=[{"match": "main", "keep": "1d"}], dangling="60d")) == {"0", "1", "2"}
@@ -54,7 +56,7 @@ def test_snapshots_before_a_parent_that_one_name_no_longer_lists_have_the_limit_
 
 
 @pytest.mark.parametrize("items", list(permutations([register("db.a", ORIGINAL, "2"), register("db.b", {**ORIGINAL, "2": "0"}, "2")])))
-def test_history_with_different_parents_is_kept_and_noted(items: tuple[Registration, ...]) -> None:
+def test_table_is_kept_and_noted_if_registered_names_list_different_parents(items: tuple[Registration, ...]) -> None:
     result = retention(items)
     assert retained_ids(result) == {"0", "1", "2"}
     assert result.expiry.num_rows == 0
@@ -72,9 +74,7 @@ def tables(draw: st.DrawFn, name: str) -> Registration:
 
 @settings(max_examples=example_count(100, 500), deadline=None)
 @given(tables("db.a"), tables("db.b"), st.sampled_from([None, "1d", "8d", "90d"]))
-def test_every_snapshot_is_kept_that_is_kept_with_the_parents_of_one_name_alone(
-    one: Registration, other: Registration, dangling: str | None
-) -> None:
+def test_snapshot_retained_by_history_of_one_name_is_always_kept(one: Registration, other: Registration, dangling: str | None) -> None:
     items = (one, other)
     frozen = build_refs([ref for item in items for ref in list_refs(item)], [build_source(item) for item in items])
     graph = build_graph(items)

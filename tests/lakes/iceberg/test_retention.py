@@ -29,14 +29,14 @@ from tests.lakes.iceberg.snapshot_histories import (
 MS = 1 / DAY_MS  # a millisecond in days
 
 
-def test_step_1_main_never_lapses() -> None:
+def test_step_1_main_never_expires() -> None:
     result = run_retention(chain(1000), [branch("main", "s0", max_ref_age_ms=1)])
     assert retained_ids(result) == {"s0"}
     assert actions(result, "delete_ref") == []
 
 
 @pytest.mark.parametrize("days, lapses", [(10, False), (10 + MS, True)])
-def test_step_1_ref_lapses_by_its_max_ref_age(days: float, lapses: bool) -> None:
+def test_step_1_ref_expires_after_max_ref_age(days: float, lapses: bool) -> None:
     result = run_retention(chain(days), [tag("v1", "s0", max_ref_age_ms=10 * DAY_MS)])
     assert states(result) == {"s0": "expired" if lapses else "retained"}
     assert actions(result, "delete_ref") == ([("s0", "v1")] if lapses else [])
@@ -48,12 +48,12 @@ def test_step_1_table_max_ref_age_is_the_default(days: float, lapses: bool) -> N
     assert actions(result, "delete_ref") == ([("s0", "dev")] if lapses else [])
 
 
-def test_step_1_ref_without_max_ref_age_never_lapses() -> None:
+def test_step_1_ref_without_max_ref_age_never_expires() -> None:
     result = run_retention(chain(5000), [tag("v1", "s0"), branch("dev", "s0")])
     assert retained_ids(result) == {"s0"}
 
 
-def test_step_1_lapsed_ref_is_planned_with_its_type() -> None:
+def test_step_1_expired_ref_is_planned_with_its_type() -> None:
     result = run_retention(chain(10), [tag("v1", "s0", max_ref_age_ms=1), branch("dev", "s0", max_ref_age_ms=1)])
     lapsed = [row for row in result.expiry.to_pylist() if row["action"] == "delete_ref"]
     assert [(row["ref_name"], row["ref_type"]) for row in lapsed] == [("v1", "tag"), ("dev", "branch")]
@@ -115,7 +115,7 @@ def test_dangling_cutoff_replaces_max_snapshot_age(days: float, expected: str) -
     assert "retention.dangling" in row(result, "staged")["reason"]
 
 
-def test_step_5_snapshots_of_lapsed_ref_are_unreferenced() -> None:
+def test_step_5_snapshots_of_expired_ref_are_unreferenced() -> None:
     refs = [branch("main", "s0"), branch("dev", "d1", max_ref_age_ms=1)]
     result = run_retention([*chain(1), commit("d0", "s0", 6), commit("d1", "d0", 4)], refs)
     assert states(result) == {"s0": "retained", "d0": "expired", "d1": "retained"}
@@ -154,7 +154,7 @@ def test_table_without_snapshots_has_no_rows() -> None:
 # Rows
 
 
-def test_reason_of_expired_snapshot_names_branch_and_rule() -> None:
+def test_expiry_reason_contains_branch_and_rule() -> None:
     result = run_retention(chain(30, 1), [branch("main", "s1"), tag("v2", "s1")])
     assert row(result, "s0")["reason"] == (
         "expired: older than max-snapshot-age 5d on branch main and not among its newest 1 (and 1 other ref)"
@@ -162,31 +162,33 @@ def test_reason_of_expired_snapshot_names_branch_and_rule() -> None:
     assert actions(result, "remove_snapshot") == [("s0", None)]
 
 
-def test_reason_of_kept_ancestor_names_branch_and_rule() -> None:
+def test_retention_reason_contains_branch_and_rule() -> None:
     result = run_retention(chain(4, 1), [branch("main", "s1")])
     assert row(result, "s0")["reason"] == "kept: within max-snapshot-age 5d of branch main"
 
 
-def test_reason_of_snapshot_newer_than_the_reference_time_names_this_time() -> None:
-    """A snapshot can be older than a short limit by the clock, and still be within it."""
+def test_retention_reason_of_future_snapshot_contains_reference_time() -> None:
+    """A snapshot that is older than a short limit by the clock can still be kept, because ages
+    count from the reference time.
+    """
     result = run_retention(chain(-0.2, -0.4), [branch("main", "s1")], source(max_snapshot_age_ms=1))
     assert row(result, "s0")["reason"] == "kept: within max-snapshot-age 1 ms of branch main, counted from 2026-06-01 00:00Z"
 
 
 @pytest.mark.parametrize("keep", ["forever", "2026-01-01"])
-def test_reason_of_a_limit_without_a_duration_names_no_time(keep: str) -> None:
+def test_retention_reason_without_duration_contains_no_reference_time(keep: str) -> None:
     result = run_retention(chain(-0.2, -0.4), [branch("main", "s1")], policy={"refs": [{"match": "main", "keep": keep}]})
     assert "counted from" not in row(result, "s0")["reason"]
 
 
-def test_keep_until_is_the_end_of_age_or_null() -> None:
+def test_keep_until_is_when_age_limit_ends_or_null() -> None:
     result = run_retention(chain(4, 3, 1), [branch("main", "s2")])
     assert row(result, "s0")["keep_until"] == AS_OF + DAY
     assert row(result, "s1")["keep_until"] == AS_OF + 2 * DAY
     assert row(result, "s2")["keep_until"] is None
 
 
-def test_keep_until_of_ancestor_is_at_most_that_of_child() -> None:
+def test_keep_until_of_ancestor_is_not_after_keep_until_of_child() -> None:
     result = run_retention([commit("a", None, 1), commit("b", "a", 4), commit("c", "b", 0)], [branch("main", "c")])
     assert row(result, "a")["keep_until"] == AS_OF + DAY
 
@@ -201,7 +203,7 @@ def test_longest_rule_sets_keep_until() -> None:
     assert row(run_retention(chain(4, 1), refs), "s0")["keep_until"] == AS_OF + 86 * DAY
 
 
-def test_lapsing_branch_does_not_shorten_keep_until_of_another() -> None:
+def test_expiring_branch_does_not_shorten_keep_until_of_another_branch() -> None:
     refs = [branch("dev", "s1", max_ref_age_ms=3 * DAY_MS), branch("main", "s2")]
     result = run_retention(chain(3, 2, 1), refs)
     assert row(result, "s1")["keep_until"] == AS_OF + 3 * DAY
@@ -209,7 +211,7 @@ def test_lapsing_branch_does_not_shorten_keep_until_of_another() -> None:
     assert row(result, "s0")["reason"] == "kept: within max-snapshot-age 5d of branch main"
 
 
-def test_row_lists_100_refs_and_counts_all() -> None:
+def test_snapshot_row_lists_at_most_100_refs_and_counts_all() -> None:
     result = run_retention(chain(3, 2), [branch("main", "s1"), *(tag(f"t{index:03}", "s1") for index in range(150))])
     assert row(result, "s0")["refs"] == ["main", *(f"t{index:03}" for index in range(99))]
     assert row(result, "s0")["refs_count"] == 151
@@ -250,24 +252,24 @@ def test_pattern_overrides_settings_of_ref() -> None:
     assert retained_ids(run_retention(chain(3, 2), [branch("main", "s1", max_snapshot_age_ms=99 * DAY_MS)], policy=policy)) == {"s1"}
 
 
-def test_configured_max_ref_age_replaces_that_of_the_table() -> None:
+def test_configured_max_ref_age_replaces_table_setting() -> None:
     result = run_retention(chain(4), [tag("v1", "s0")], source(max_ref_age_ms=1, max_snapshot_age_ms=1), policy={"max_ref_age": "5d"})
     assert retained_ids(result) == {"s0"}
 
 
-def test_branch_that_matches_a_pattern_does_not_lapse() -> None:
+def test_branch_that_matches_pattern_does_not_expire() -> None:
     result = run_retention(chain(40), [branch("dev", "s0", max_ref_age_ms=1)], policy={"refs": [{"match": "dev", "keep": "1d"}]})
     assert retained_ids(result) == {"s0"}
 
 
 @pytest.mark.parametrize("keep, stays", [("10d", False), ("40d", True), (3, True), ("forever", True)])
-def test_tag_that_matches_a_pattern_lapses_by_its_age(keep: Any, stays: bool) -> None:
+def test_tag_that_matches_pattern_expires_by_age(keep: Any, stays: bool) -> None:
     result = run_retention(chain(40), [tag("v1", "s0")], policy={"refs": [{"match": "v.*", "keep": keep}]})
     assert retained_ids(result) == ({"s0"} if stays else set())
     assert actions(result, "delete_ref") == ([] if stays else [("s0", "v1")])
 
 
-def test_no_tag_lapses_with_tags_keep() -> None:
+def test_tag_never_expires_if_tags_is_keep() -> None:
     refs = [tag("v1", "s0", max_ref_age_ms=1), branch("dev", "s0", max_ref_age_ms=1)]
     result = run_retention(chain(40), refs, policy={"tags": "keep"})
     assert retained_ids(result) == {"s0"}
@@ -301,21 +303,21 @@ def test_table_that_is_not_collected_keeps_everything(uncollected: Any, why: str
     assert all(why in item["reason"] for item in result.reachable.to_pylist())
 
 
-def test_table_registered_twice_keeps_the_union() -> None:
+def test_table_registered_twice_keeps_snapshots_of_both_names() -> None:
     refs = [branch("main", "s1", "db.a"), branch("main", "s2", "db.b")]
     result = run_retention(chain(40, 30, 20), refs, source("db.a"), source("db.b"))
     assert states(result) == {"s0": "expired", "s1": "retained", "s2": "retained"}
     assert row(result, "s0")["refs"] == ["db.a:main", "db.b:main"]
 
 
-def test_ref_lapses_only_if_no_registration_keeps_it() -> None:
+def test_ref_expires_only_if_no_registered_name_keeps_it() -> None:
     lapsing = [tag("v1", "s0", "db.a", max_ref_age_ms=1)]
     twice = (source("db.a"), source("db.b"))
     assert actions(run_retention(chain(40), lapsing, *twice), "delete_ref") == [("s0", "v1")]
     assert actions(run_retention(chain(40), [*lapsing, tag("v1", "s0", "db.b")], *twice), "delete_ref") == []
 
 
-def test_uncollected_registration_keeps_everything_of_the_other() -> None:
+def test_table_keeps_everything_if_one_registered_name_is_not_collected() -> None:
     refs = [branch("main", "s1", "db.a"), branch("main", "s0", "db.b")]
     assert retained_ids(run_retention(chain(40, 30), refs, source("db.a"), source("db.b", collect=False))) == {"s0", "s1"}
 
@@ -335,12 +337,12 @@ def test_ref_to_missing_snapshot_stops_the_run() -> None:
         run_retention(chain(1), [tag("v1", "gone")])
 
 
-def test_commit_of_table_that_is_not_frozen_stops_the_run() -> None:
+def test_commit_of_unknown_table_stops_run() -> None:
     with pytest.raises(LakeUnreadable, match="the commit graph has table 3333"):
         run_retention([commit("s0", None, 1, "3333")], [])
 
 
-def test_unlisted_parent_ends_the_history() -> None:
+def test_history_ends_at_parent_missing_from_metadata() -> None:
     assert retained_ids(run_retention([commit("b", "expired-long-ago", 3), commit("c", "b", 1)], [branch("main", "c")])) == {"b", "c"}
 
 
@@ -361,7 +363,7 @@ def measure_seconds(commits: Any, refs: Any, *sources: Any) -> float:
 
 
 @pytest.mark.parametrize("days", [1, 400], ids=["all kept", "all expired"])
-def test_retention_of_8000_snapshots_and_9000_refs_is_not_quadratic(days: int) -> None:
+def test_retention_time_for_8000_snapshots_and_9000_refs_is_not_quadratic(days: int) -> None:
     count = 8_000
     commits = chain(*(days + (count - index) / count for index in range(count)))
     refs = [branch("main", f"s{count - 1}"), *(tag(f"t{index}", f"s{index}", max_ref_age_ms=DAY_MS) for index in range(count))]
@@ -369,12 +371,12 @@ def test_retention_of_8000_snapshots_and_9000_refs_is_not_quadratic(days: int) -
     assert measure_seconds(commits, refs) < 8
 
 
-def test_retention_of_flat_history_is_not_quadratic() -> None:
+def test_retention_time_for_flat_history_is_not_quadratic() -> None:
     commits = [commit("root", None, 2), *(commit(f"c{index}", "root", 1) for index in range(8_000))]
     assert measure_seconds(commits, [branch(f"b{index}", f"c{index}") for index in range(8_000)]) < 8
 
 
-def test_reason_contains_the_timestamp_of_a_cutoff() -> None:
+def test_expiry_reason_contains_cutoff_given_as_timestamp() -> None:
     policy = {"refs": [{"match": ".*", "keep": "2026-01-01T00:00:00+00:00"}]}
     reasons = {row["reason"] for row in run_retention(chain(1000, 999, 1), [branch("main", "s2")], policy=policy).reachable.to_pylist()}
     assert any("older than retention.refs[0] (2026-01-01T00:00:00+00:00)" in reason for reason in reasons), reasons

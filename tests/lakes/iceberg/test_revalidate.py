@@ -53,7 +53,7 @@ def tables(draw: Any) -> list[Registration]:
 
 @settings(max_examples=200, deadline=None)
 @given(st.data())
-def test_removals_are_approved_and_requested(data: st.DataObject) -> None:
+def test_removals_are_approved_and_still_required_by_policy(data: st.DataObject) -> None:
     actions = approve_all(tables(data.draw))
     now = tables(data.draw)
     fresh = {(action.action, action.snapshot_id, action.ref_name) for action in approve_all(now)}
@@ -93,7 +93,7 @@ def test_all_actions_of_unchanged_table_are_confirmed(data: st.DataObject) -> No
 
 @settings(max_examples=100, deadline=None)
 @given(registrations("db.a"), st.data())
-def test_difference_of_committed_metadata_is_described(item: Registration, data: st.DataObject) -> None:
+def test_wrong_metadata_after_commit_is_detected(item: Registration, data: st.DataObject) -> None:
     removals = revalidate(approve_all([item]), [item], retention([item])).removals
     if not removals:
         return

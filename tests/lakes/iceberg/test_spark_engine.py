@@ -22,7 +22,7 @@ TABLES = 30
 MAX_AGE = timedelta(days=5)
 
 
-def test_spark_removes_the_same_schemas_and_specs(tmp_path: Path) -> None:
+def test_plan_removes_the_same_schemas_and_specs_as_spark(tmp_path: Path) -> None:
     builder, chance = LakeBuilder(tmp_path), random.Random(11)
     tables = [builder.table(f"db.t{number}", START) for number in range(TABLES)]
     for table in tables:

@@ -56,16 +56,14 @@ READS: dict[str, Callable[[CatalogClient], Any]] = {
 
 
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
-def test_results_that_are_not_read_to_their_end_lock_nothing(
-    read: Callable[[CatalogClient], Any], lake: LakeBuilder, keep_results: list[Any]
-) -> None:
+def test_partly_read_result_does_not_lock_catalog(read: Callable[[CatalogClient], Any], lake: LakeBuilder, keep_results: list[Any]) -> None:
     client = CatalogClient("sales", lake.catalog_name, lake.config().catalog)
     read(client)
     assert keep_results
     assert update_all(lake) == 2
 
 
-def test_closed_connection_ends_its_statements(lake: LakeBuilder) -> None:
+def test_closing_connection_releases_lock_of_open_statements(lake: LakeBuilder) -> None:
     catalog = open_sqlite_catalog(lake.catalog_name, lake.properties)
     assert catalog is not None
     with catalog.engine.connect() as connection:
@@ -87,11 +85,11 @@ def test_closed_connection_ends_its_statements(lake: LakeBuilder) -> None:
         {"py-catalog-impl": "own.Catalog", "uri": "sqlite:///a.db"},
     ],
 )
-def test_other_catalogs_are_left_to_pyiceberg(properties: dict[str, str]) -> None:
+def test_other_catalogs_are_opened_by_pyiceberg(properties: dict[str, str]) -> None:
     assert open_sqlite_catalog("other", properties) is None
 
 
-def test_timeout_in_the_address_stays(tmp_path: Path) -> None:
+def test_timeout_in_the_uri_is_kept(tmp_path: Path) -> None:
     catalog = SqliteCatalog("a", uri=f"sqlite:///{tmp_path}/a.db?timeout=1", warehouse=str(tmp_path))
     with catalog.engine.connect() as connection:
         assert connection.execute(text("PRAGMA busy_timeout")).scalar() == 1000

@@ -1,4 +1,4 @@
-"""A catalog confirms that a table does not exist under any identifier that its name can have."""
+"""A dropped table must not exist in its catalog under any identifier that its dotted name can mean."""
 
 from __future__ import annotations
 
@@ -65,28 +65,28 @@ def hiding(tmp_path: Path) -> Iterator[HidingServer]:
         ["namespaces", "eu", "tables", "shop.orders"],
     ],
 )
-def test_hidden_table_is_found_under_each_identifier(hiding: HidingServer, path: list[str]) -> None:
+def test_table_missing_from_list_is_found_under_each_identifier(hiding: HidingServer, path: list[str]) -> None:
     hiding.path = path
     assert hiding.ask(hiding.uuid, "eu.shop.orders") == "its catalog still has eu.shop.orders, but does not list it"
 
 
-def test_catalog_without_the_table_confirms_it(hiding: HidingServer) -> None:
+def test_dropped_table_is_not_found_in_its_catalog(hiding: HidingServer) -> None:
     assert hiding.ask(hiding.uuid, "eu.shop.orders") is None
 
 
-def test_hidden_table_under_a_name_shows_that_the_list_is_incomplete(hiding: HidingServer) -> None:
+def test_another_table_missing_from_list_is_reported(hiding: HidingServer) -> None:
     hiding.path = ["namespaces", "db", "tables", "t"]
     assert hiding.ask(UNKNOWN, "db.t") == f"its catalog has another table db.t with uuid {hiding.uuid}, but does not list it"
 
 
-def test_hidden_namespace_is_found(hiding: HidingServer) -> None:
+def test_namespace_missing_from_list_is_found(hiding: HidingServer) -> None:
     hiding.namespaces = {"db": False}
     assert hiding.ask(hiding.uuid, "db.t") == "its catalog still has the namespace db, but does not list it"
     hiding.namespaces = {}
     assert hiding.ask(hiding.uuid, "db.t") is None
 
 
-def test_namespace_that_may_not_be_read_hides_no_dropped_table_unless_strict(hiding: HidingServer) -> None:
+def test_denied_namespace_is_reported_only_in_strict_mode(hiding: HidingServer) -> None:
     hiding.namespace_status = 403
     assert (hiding.ask(UNKNOWN, "db.gone") or "").startswith("its catalog may still contain its namespace: ")
     assert hiding.ask(UNKNOWN, "db.gone", is_strict=False) is None
@@ -94,7 +94,7 @@ def test_namespace_that_may_not_be_read_hides_no_dropped_table_unless_strict(hid
     assert hiding.ask(hiding.uuid, "db.t", is_strict=False) == "its catalog still has db.t, but does not list it"
 
 
-def test_table_of_another_format_hides_no_dropped_table_unless_strict(hiding: HidingServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_of_another_format_is_reported_only_in_strict_mode(hiding: HidingServer, monkeypatch: pytest.MonkeyPatch) -> None:
     def load(client: CatalogClient, identifier: tuple[str, ...]) -> None:
         raise NotIceberg(f"table {identifier} is not an Iceberg table")
 
@@ -104,14 +104,14 @@ def test_table_of_another_format_hides_no_dropped_table_unless_strict(hiding: Hi
 
 
 @pytest.mark.parametrize("status", [403, 500])
-def test_catalog_that_refuses_the_answer_confirms_nothing(hiding: HidingServer, status: int) -> None:
+def test_table_may_exist_if_catalog_returns_error(hiding: HidingServer, status: int) -> None:
     hiding.status = status
     assert (hiding.ask(hiding.uuid, "db.t") or "").startswith("its catalog may still contain it: ")
 
 
 @pytest.mark.parametrize("hanging", ["load_table", "load_namespace_properties"])
 @pytest.mark.parametrize("is_strict", [True, False])
-def test_catalog_that_hangs_gets_one_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hanging: str, is_strict: bool) -> None:
+def test_hanging_catalog_gets_only_one_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hanging: str, is_strict: bool) -> None:
     """Each request to such a catalog waits for the whole deadline."""
     calls: list[object] = []
 
@@ -133,7 +133,7 @@ def test_table_without_a_known_uuid_is_found_by_its_name(hiding: HidingServer) -
     assert hiding.ask("db.t", "db.t", is_strict=False) == "its catalog still has db.t, but does not list it"
 
 
-def test_identifiers_of_a_name() -> None:
+def test_dotted_name_is_split_into_all_possible_identifiers() -> None:
     assert list(list_identifiers("t")) == []
     assert list(list_identifiers("db.t")) == [("db", "t")]
     assert list(list_identifiers("a.b.t")) == [("a", "b", "t"), ("a", "b.t"), ("a.b", "t")]

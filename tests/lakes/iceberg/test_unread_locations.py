@@ -29,17 +29,17 @@ def test_locations_of_an_unknown_format_version_are_read() -> None:
         ("t", set()),
     ],
 )
-def test_default_locations_follow_the_layouts_of_engines(name: str, expected: set[str]) -> None:
+def test_default_locations_follow_known_engine_layouts(name: str, expected: set[str]) -> None:
     assert set(default_locations("s3://b/w/", name)) == expected
     assert default_locations(None, name) == ()
 
 
-def test_siblings_show_the_layout_of_a_namespace() -> None:
+def test_location_is_guessed_from_other_tables_in_namespace() -> None:
     others = [("db.a", "s3://b/x/a/"), ("db.moved", "s3://b/y/old"), ("other.c", "s3://b/z/c")]
     assert list(sibling_locations("db.t", others)) == ["s3://b/x/t/"]
 
 
-def test_addresses_that_cannot_be_resolved_are_left_out() -> None:
+def test_unresolvable_addresses_are_left_out() -> None:
     assert absolute_locations(["prod", "relative/path", "s3://b/t", "s3://b/t/", "file:///w/../t"]) == ("s3://b/t/",)
 
 

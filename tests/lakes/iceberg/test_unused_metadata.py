@@ -1,4 +1,4 @@
-"""Schemas and partition specs that no retained snapshot needs are removed, and no others."""
+"""Only schemas and partition specs that no retained snapshot needs are removed."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_schema_and_spec_of_expired_snapshots_are_removed(builder: LakeBuilder, 
     assert evolved.table.scan().to_arrow().num_rows > 0
 
 
-def test_nothing_is_removed_by_default(builder: LakeBuilder, evolved: TableBuilder) -> None:
+def test_no_schema_or_spec_is_removed_by_default(builder: LakeBuilder, evolved: TableBuilder) -> None:
     actions, _ = plan_all(IcebergLake(builder.config(), LocalObjects()))
     assert actions
     assert prunings_of(actions) == set()
@@ -91,7 +91,7 @@ def test_spec_of_a_manifest_that_a_new_snapshot_inherits_is_kept(builder: LakeBu
     assert prunings_of(actions) == set()
 
 
-def test_expiry_that_was_not_made_keeps_its_schema(builder: LakeBuilder, evolved: TableBuilder) -> None:
+def test_schema_is_kept_if_its_snapshot_did_not_expire(builder: LakeBuilder, evolved: TableBuilder) -> None:
     read = lake_with_pruning(builder)
     actions, _ = plan_all(read)
     only_pruning = [action for action in actions if action.action in PRUNING]
@@ -104,7 +104,7 @@ def test_expiry_that_was_not_made_keeps_its_schema(builder: LakeBuilder, evolved
     assert (schema_ids(evolved.table), spec_ids(evolved.table)) == ({0, 2}, {0, 1})
 
 
-def test_schema_that_became_current_again_is_kept(builder: LakeBuilder, evolved: TableBuilder) -> None:
+def test_schema_that_became_current_after_plan_is_kept(builder: LakeBuilder, evolved: TableBuilder) -> None:
     read = lake_with_pruning(builder)
     actions, _ = plan_all(read)
     with builder.at(START + 7 * DAY), evolved.table.update_schema(allow_incompatible_changes=True) as update:
@@ -117,7 +117,7 @@ def test_schema_that_became_current_again_is_kept(builder: LakeBuilder, evolved:
     assert verdicts.get(str(current), "changed") == "changed"
 
 
-def test_second_apply_finds_nothing_to_do(builder: LakeBuilder, evolved: TableBuilder) -> None:
+def test_second_apply_removes_no_schema_or_spec(builder: LakeBuilder, evolved: TableBuilder) -> None:
     read = lake_with_pruning(builder)
     actions, _ = plan_all(read)
     apply(read, actions)
@@ -127,8 +127,8 @@ def test_second_apply_finds_nothing_to_do(builder: LakeBuilder, evolved: TableBu
     assert prunings_of(plan_all(read)[0]) == set()
 
 
-def test_retained_snapshot_without_a_schema_id_keeps_all_schemas(builder: LakeBuilder, evolved: TableBuilder) -> None:
-    """Its schema is not known. Old writers did not record it."""
+def test_all_schemas_are_kept_if_retained_snapshot_has_no_schema_id(builder: LakeBuilder, evolved: TableBuilder) -> None:
+    """The schema of the snapshot is unknown. Old writers did not record it."""
     path = Path(evolved.metadata_location.removeprefix("file://"))
     document = json.loads(path.read_text())
     for snapshot in document["snapshots"]:
@@ -160,7 +160,7 @@ def test_equality_deletes_on_a_dropped_column_keep_its_schema(builder: LakeBuild
     assert [outcome.verdict for outcome in apply(read, [removal]).values()] == ["changed"]
 
 
-def test_equality_deletes_that_the_totals_lack_keep_all_schemas(builder: LakeBuilder) -> None:
+def test_all_schemas_are_kept_if_summary_totals_omit_equality_deletes(builder: LakeBuilder) -> None:
     """An append of iceberg-rust up to 0.9.1 counts only its own files, so the totals of inherited deletes are 0 (#2390, #2576)."""
     table = drop_deleted_column(builder)
     path = Path(table.metadata_location.removeprefix("file://"))
@@ -177,8 +177,8 @@ def test_equality_deletes_that_the_totals_lack_keep_all_schemas(builder: LakeBui
 
 
 @pytest.mark.parametrize("total", ["total-equality-deletes", "total-delete-files"])
-def test_retained_snapshot_without_totals_keeps_all_schemas(builder: LakeBuilder, evolved: TableBuilder, total: str) -> None:
-    """It may have equality deletes. One total of 0 proves that it has none."""
+def test_all_schemas_are_kept_if_retained_snapshot_has_no_totals(builder: LakeBuilder, evolved: TableBuilder, total: str) -> None:
+    """The snapshot may have equality deletes. A total of 0 proves that it has none."""
     path = Path(evolved.metadata_location.removeprefix("file://"))
     document = json.loads(path.read_text())
     for snapshot in document["snapshots"]:
@@ -192,7 +192,7 @@ def test_retained_snapshot_without_totals_keeps_all_schemas(builder: LakeBuilder
     assert prunings_of(plan_all(lake_with_pruning(builder))[0]) == {("remove_spec", "0")}
 
 
-def test_missing_manifest_list_keeps_the_specs(builder: LakeBuilder, evolved: TableBuilder) -> None:
+def test_specs_are_kept_if_manifest_list_is_missing(builder: LakeBuilder, evolved: TableBuilder) -> None:
     newest = evolved.table.metadata.snapshots[-1].manifest_list
     path = Path(newest.removeprefix("file://"))
     content = path.read_bytes()
@@ -203,8 +203,8 @@ def test_missing_manifest_list_keeps_the_specs(builder: LakeBuilder, evolved: Ta
     assert any("a manifest list cannot be read" in note for note in notes)
 
 
-def test_list_that_no_store_can_read_keeps_the_specs(builder: LakeBuilder, evolved: TableBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For example one whose address has a scheme that no storage supports."""
+def test_unreadable_manifest_list_keeps_specs(builder: LakeBuilder, evolved: TableBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For example, the address of the list has a scheme that no store supports."""
     read = LocalObjects.read
 
     def fail(objects: LocalObjects, address: str) -> bytes:
@@ -218,7 +218,7 @@ def test_list_that_no_store_can_read_keeps_the_specs(builder: LakeBuilder, evolv
     assert any("a manifest list cannot be read" in note for note in notes)
 
 
-def test_table_with_two_names_is_left_alone(builder: LakeBuilder, evolved: TableBuilder) -> None:
+def test_table_with_two_registered_names_keeps_schemas_and_specs(builder: LakeBuilder, evolved: TableBuilder) -> None:
     builder.register("db.copy", evolved.metadata_location)
     actions, notes = plan_all(lake_with_pruning(builder))
     assert prunings_of(actions) == set()
@@ -226,7 +226,7 @@ def test_table_with_two_names_is_left_alone(builder: LakeBuilder, evolved: Table
 
 
 @pytest.mark.parametrize("damage", ["format version", "truncated"])
-def test_table_with_an_unreadable_second_name_keeps_its_metadata(builder: LakeBuilder, evolved: TableBuilder, damage: str) -> None:
+def test_schemas_and_specs_are_kept_if_second_registration_is_unreadable(builder: LakeBuilder, evolved: TableBuilder, damage: str) -> None:
     builder.table("db.other", START)
     path = Path(evolved.metadata_location.removeprefix("file://"))
     copy = path.with_name("90000-copy.metadata.json")
@@ -239,19 +239,19 @@ def test_table_with_an_unreadable_second_name_keeps_its_metadata(builder: LakeBu
     assert any("table db.copy cannot be read and may be another registration of it" in note for note in notes)
 
 
-def test_unreadable_table_of_another_uuid_stops_no_removal(builder: LakeBuilder, evolved: TableBuilder) -> None:
+def test_unreadable_table_does_not_stop_removal_in_other_tables(builder: LakeBuilder, evolved: TableBuilder) -> None:
     other = builder.table("db.other", START)
     Path(other.metadata_location.removeprefix("file://")).write_text("{")
     actions, _ = plan_all(lake_with_pruning(builder))
     assert prunings_of(actions) == {("remove_schema", "0"), ("remove_schema", "1"), ("remove_spec", "0")}
 
 
-def test_table_that_is_not_collected_keeps_its_metadata(builder: LakeBuilder, evolved: TableBuilder) -> None:
+def test_table_with_gc_disabled_keeps_schemas_and_specs(builder: LakeBuilder, evolved: TableBuilder) -> None:
     evolved.set_properties(START + 8 * DAY, {"gc.enabled": "false"})
     assert prunings_of(plan_all(lake_with_pruning(builder))[0]) == set()
 
 
-def test_table_that_is_not_collected_any_more_keeps_its_metadata(builder: LakeBuilder, evolved: TableBuilder) -> None:
+def test_schemas_are_kept_if_gc_was_disabled_after_plan(builder: LakeBuilder, evolved: TableBuilder) -> None:
     read = lake_with_pruning(builder)
     actions = [action for action in plan_all(read)[0] if action.action in PRUNING]
     evolved.set_properties(START + 8 * DAY, {"gc.enabled": "false"})
@@ -259,14 +259,14 @@ def test_table_that_is_not_collected_any_more_keeps_its_metadata(builder: LakeBu
     assert (schema_ids(evolved.table), spec_ids(evolved.table)) == ({0, 1, 2}, {0, 1})
 
 
-def test_dropped_table_is_reported(builder: LakeBuilder, evolved: TableBuilder) -> None:
+def test_apply_reports_table_dropped_after_plan(builder: LakeBuilder, evolved: TableBuilder) -> None:
     read = lake_with_pruning(builder)
     actions = [action for action in plan_all(read)[0] if action.action in PRUNING]
     builder.catalog.drop_table("db.t")
     assert {outcome.verdict for outcome in apply(read, actions).values()} == {"changed"}
 
 
-def test_metadata_is_removed_over_rest(builder: LakeBuilder, evolved: TableBuilder) -> None:
+def test_schemas_and_specs_are_removed_over_rest(builder: LakeBuilder, evolved: TableBuilder) -> None:
     with serve_catalog(builder) as server:
         read = over_rest(server)
         outcomes = apply(read, plan_all(read)[0])
@@ -284,7 +284,7 @@ def outcomes_of_pruning(outcomes: dict[ExpiryAction, ExpiryOutcome]) -> set[str]
     return {outcome.verdict for action, outcome in outcomes.items() if action.action in PRUNING}
 
 
-def test_catalog_that_ignores_the_removal_fails_it_after_one_commit(builder: LakeBuilder, evolved: TableBuilder) -> None:
+def test_removal_fails_after_one_commit_that_catalog_ignores(builder: LakeBuilder, evolved: TableBuilder) -> None:
     with serve_catalog(builder) as server:
         read = over_rest(server)
         actions = plan_all(read)[0]
@@ -299,7 +299,7 @@ def test_catalog_that_ignores_the_removal_fails_it_after_one_commit(builder: Lak
     assert {outcome.verdict for action, outcome in outcomes.items() if action.action not in PRUNING} == {"done"}
 
 
-def test_catalog_without_the_update_still_removes_snapshots(builder: LakeBuilder, evolved: TableBuilder) -> None:
+def test_snapshots_expire_if_catalog_does_not_support_schema_removal(builder: LakeBuilder, evolved: TableBuilder) -> None:
     with serve_catalog(builder) as server:
         read = over_rest(server)
         actions = plan_all(read)[0]
@@ -310,7 +310,7 @@ def test_catalog_without_the_update_still_removes_snapshots(builder: LakeBuilder
     assert len(evolved.table.metadata.snapshots) == 1
 
 
-def test_rejected_commit_is_tried_again(builder: LakeBuilder, evolved: TableBuilder) -> None:
+def test_rejected_commit_is_retried(builder: LakeBuilder, evolved: TableBuilder) -> None:
     with serve_catalog(builder) as server:
         read = over_rest(server)
         actions = plan_all(read)[0]
@@ -319,7 +319,7 @@ def test_rejected_commit_is_tried_again(builder: LakeBuilder, evolved: TableBuil
     assert {outcome.verdict for outcome in outcomes.values()} == {"done"}
 
 
-def test_metadata_log_is_shortened_by_the_commit(builder: LakeBuilder, evolved: TableBuilder) -> None:
+def test_commit_applies_limit_of_metadata_log(builder: LakeBuilder, evolved: TableBuilder) -> None:
     evolved.set_properties(START + 8 * DAY, {"write.metadata.previous-versions-max": "2"})
     read = lake_with_pruning(builder)
     apply(read, plan_all(read)[0])
@@ -341,7 +341,7 @@ def histories(count: int) -> Iterator[random.Random]:
     yield from (random.Random(seed) for seed in range(count))
 
 
-def test_random_histories_equal_the_oracle(tmp_path: Path) -> None:
+def test_schema_and_spec_removal_matches_oracle_on_random_histories(tmp_path: Path) -> None:
     found = 0
     for index, chance in enumerate(histories(example_count(6, 30))):
         builder = LakeBuilder(tmp_path / str(index))

@@ -42,7 +42,8 @@ class RepositoryBuilder(icechunk_builder.RepositoryBuilder):
     def create(cls, path: Path, at: datetime, *, inline_below_bytes: int = 0, virtual_below: Path | None = None) -> Self:
         """Create an empty repository whose first snapshot has the time `at`.
 
-        Chunks of at most `inline_below_bytes` are inline. Virtual references may name files in `virtual_below`.
+        Chunks of at most `inline_below_bytes` are inline. Virtual references may point to files in
+        `virtual_below`.
         """
         config = icechunk.RepositoryConfig(inline_chunk_threshold_bytes=inline_below_bytes)
         if virtual_below is None:

@@ -58,7 +58,7 @@ def leaves(built: RepositoryBuilder, snapshot: str) -> list[dict]:
     return found
 
 
-def test_snapshots_name_all_files_of_the_library(built: RepositoryBuilder):
+def test_snapshots_reference_all_files_written_by_icechunk(built: RepositoryBuilder):
     named = {f"{built.path}/snapshots/{name}" for name in built.created}
     for snapshot in built.created:
         named |= {child.address.removeprefix("file://") for child in children(snapshot_container(built, snapshot))}
@@ -67,14 +67,14 @@ def test_snapshots_name_all_files_of_the_library(built: RepositoryBuilder):
     assert {Path(name) for name in named} - {first} == built.files(), "the first snapshot has no log"
 
 
-def test_only_older_snapshot_names_overwritten_chunk(built: RepositoryBuilder):
+def test_overwritten_chunk_is_referenced_only_by_older_snapshot(built: RepositoryBuilder):
     _, _, second, third = built.created
     old, new = ({row["address"] for row in leaves(built, s) if row["kind"] == Kind.CHUNK} for s in (second, third))
     assert len(old - new) == len(new - old) == 1
     assert len(new) == 57
 
 
-def test_rows_have_entry_schema_and_optional_log(built: RepositoryBuilder):
+def test_decoded_rows_have_entry_schema_and_optional_transaction_log(built: RepositoryBuilder):
     snapshot = built.head("main")
     batch = entries.decode(snapshot_container(built, snapshot), built.snapshot_file(snapshot).read_bytes())
     batch.validate(full=True)
@@ -87,14 +87,14 @@ def test_rows_have_entry_schema_and_optional_log(built: RepositoryBuilder):
     assert all(row["must_exist"] for row in chunks.to_pylist())
 
 
-def test_chunks_have_the_size_of_their_files(built: RepositoryBuilder):
+def test_chunk_rows_contain_file_sizes(built: RepositoryBuilder):
     chunks = [row for row in leaves(built, built.head("main")) if row["kind"] == Kind.CHUNK]
     assert chunks
     for row in chunks:
         assert row["size_bytes"] == Path(row["address"].removeprefix("file://")).stat().st_size
 
 
-def test_impossible_range_of_a_chunk_has_no_size(manifest: tuple[Container, bytes]):
+def test_chunk_with_impossible_byte_range_has_no_size(manifest: tuple[Container, bytes]):
     of, raw = manifest
     (size,) = set(entries.decode(of, raw)["size_bytes"].to_pylist())
     payload = payload_of(raw).replace(size.to_bytes(8, "little"), b"\xff" * 8)
@@ -102,7 +102,7 @@ def test_impossible_range_of_a_chunk_has_no_size(manifest: tuple[Container, byte
     assert set(rows["size_bytes"].to_pylist()) == {None}
 
 
-def test_inline_chunks_name_no_file(tmp_path: Path):
+def test_inline_chunks_reference_no_file(tmp_path: Path):
     builder = RepositoryBuilder.create(tmp_path / "repo", START, inline_below_bytes=512)
     snapshot = builder.commit("main", START + timedelta(days=1), numbers("values", range(9)))
     (manifest,) = children(snapshot_container(builder, snapshot))
@@ -129,7 +129,7 @@ def virtual_repository(folder: Path) -> tuple[RepositoryBuilder, str]:
     return builder, builder.commit("main", START + timedelta(days=1), write)
 
 
-def test_virtual_locations_are_decoded_in_all_spellings(tmp_path: Path):
+def test_virtual_chunk_locations_are_decoded_in_all_spellings(tmp_path: Path):
     builder, snapshot = virtual_repository(tmp_path)
     rows = leaves(builder, snapshot)
     assert Counter(row["kind"] for row in rows)[Kind.CHUNK] == 1
@@ -140,7 +140,7 @@ def test_virtual_locations_are_decoded_in_all_spellings(tmp_path: Path):
     assert {f"file://{tmp_path}/data/{name}" for name in ("plain.nc", "a b c.nc", "a b%20c.nc", "é.nc", "éx.nc")} <= set(virtual)
 
 
-def test_only_files_that_the_library_reads_must_exist(tmp_path: Path):
+def test_only_virtual_files_that_icechunk_reads_are_required(tmp_path: Path):
     builder, snapshot = virtual_repository(tmp_path)
     array = zarr.open_group(builder.repo.readonly_session("main").store, mode="r")["virtual"]
     by_length = {len(name): name for name in ("plain.nc", "a b c.nc", "a b%20c.nc", "é.nc", "éx.nc")}
@@ -187,7 +187,7 @@ def test_decode_refuses_damage(which: str, request: pytest.FixtureRequest):
     assert_refused(of, raw, "an address like", address=of.address.replace("/manifests/", "/else/").replace("/snapshots/", "/else/"))
 
 
-def test_decode_refuses_wrong_reference_count(manifest: tuple[Container, bytes]):
+def test_decode_refuses_wrong_chunk_reference_count(manifest: tuple[Container, bytes]):
     of, raw = manifest
     assert_refused(of, raw, "records 51 chunk references, found 50", expected_entries=51)
 
@@ -220,7 +220,7 @@ def test_decode_refuses_truncated_file(built: RepositoryBuilder, manifest, snaps
 
 @settings(max_examples=400, deadline=None)
 @given(st.data())
-def test_damaged_payload_is_refused_or_keeps_row_count(built: RepositoryBuilder, manifest, snapshot, data: st.DataObject):
+def test_damaged_payload_is_refused_or_decodes_to_all_rows(built: RepositoryBuilder, manifest, snapshot, data: st.DataObject):
     """Ids are random and have no checksum, so only changes outside of ids can be detected."""
     of, raw = data.draw(st.sampled_from([manifest, snapshot]))
     payload = payload_of(raw)
@@ -239,7 +239,7 @@ def test_damaged_payload_is_refused_or_keeps_row_count(built: RepositoryBuilder,
 
 @settings(max_examples=200, deadline=None)
 @given(st.data())
-def test_flipped_bit_raises_only_format_error(built: RepositoryBuilder, manifest, snapshot, data: st.DataObject):
+def test_flipped_bit_raises_no_error_except_format_error(built: RepositoryBuilder, manifest, snapshot, data: st.DataObject):
     of, raw = data.draw(st.sampled_from([manifest, snapshot]))
     flipped = bytearray(raw)
     flipped[data.draw(st.integers(0, len(raw) - 1))] ^= 1 << data.draw(st.integers(0, 7))
@@ -272,7 +272,7 @@ def test_decode_refuses_unknown_field(snapshot: tuple[Container, bytes]):
 
 
 @given(st.lists(st.binary(min_size=12, max_size=12), max_size=40))
-def test_spell_equals_spell_one(raw: list[bytes]):
+def test_batch_and_single_id_spelling_agree(raw: list[bytes]):
     ids = np.frombuffer(b"".join(raw), np.uint8).reshape(-1, 12)
     spelled = [row.tobytes().decode() for row in spell(ids)]
     assert spelled == [spell_one(item) for item in raw]
@@ -280,7 +280,7 @@ def test_spell_equals_spell_one(raw: list[bytes]):
 
 
 @given(st.lists(st.sampled_from([bytes(12), bytes(11) + b"\1", b"\1" + bytes(11), bytes(8) + b"\1" + bytes(3)]), max_size=12))
-def test_distinct_keeps_order_of_first_appearance_and_largest_value(raw: list[bytes]):
+def test_distinct_ids_keep_first_order_and_largest_value(raw: list[bytes]):
     ids = np.frombuffer(b"".join(raw), np.uint8).reshape(-1, 12)
     values = [number * 7 % 5 for number in range(len(raw))]
     found, largest = distinct(ids, np.array(values, np.int64))
@@ -288,13 +288,13 @@ def test_distinct_keeps_order_of_first_appearance_and_largest_value(raw: list[by
     assert largest.tolist() == [max(v for item, v in zip(raw, values, strict=True) if item == key) for key in dict.fromkeys(raw)]
 
 
-def test_first_snapshot_has_the_id_of_the_library():
+def test_id_of_first_snapshot_is_valid_object_id():
     assert is_object_id("1CECHNKREP0F1RSTCMT0")
     assert not is_object_id("1CECHNKREP0F1RSTCMT1"), "bits beyond the twelfth byte"
     assert not is_object_id("1cechnkrep0f1rstcmt0")
 
 
-def test_installed_library_has_the_observed_version():
+def test_installed_icechunk_is_the_tested_version():
     assert icechunk.__version__ == "1.1.21"
 
 

@@ -42,7 +42,7 @@ def recording(request: pytest.FixtureRequest, recordings: dict[str, Recording]) 
     return recordings[request.param]
 
 
-def test_snapshots_name_the_manifests_of_the_library(recording: Recording):
+def test_snapshots_reference_manifests_that_icechunk_reports(recording: Recording):
     assert recording.verdict["snapshots"]
     for snapshot_id, expected in recording.verdict["snapshots"].items():
         raw = (recording.path / "snapshots" / snapshot_id).read_bytes()
@@ -53,14 +53,14 @@ def test_snapshots_name_the_manifests_of_the_library(recording: Recording):
         assert envelope.spec_version(raw) == 1 or snapshot.parent_id is None
 
 
-def test_manifests_have_the_references_of_the_library(recording: Recording):
+def test_manifests_contain_references_that_icechunk_reports(recording: Recording):
     for manifest_id, expected in recording.verdict["manifests"].items():
         manifest = parse_chunk_manifest(manifest_id, (recording.path / "manifests" / manifest_id).read_bytes())
         assert {"inline": manifest.inline_refs, "native": manifest.native_refs, "virtual": manifest.virtual_refs} == expected
         assert (manifest.manifest_id, manifest.has_extra) == (manifest_id, False)
 
 
-def test_snapshots_need_the_virtual_chunks_of_the_library(recording: Recording):
+def test_snapshots_need_virtual_chunks_that_icechunk_reports(recording: Recording):
     containers = parse_chunk_containers("repo", parse_repo("repo", (recording.path / "repo").read_bytes()).config)
     for snapshot_id, expected in recording.verdict["snapshots"].items():
         rows = rows_of(recording.path, f"snapshots/{snapshot_id}", Kind.SNAPSHOT, containers)
@@ -86,7 +86,7 @@ def test_reader_that_follows_parents_refuses_spec_version_2(recording: Recording
                 parse_snapshot(file.name, raw)
 
 
-def test_snapshot_of_version_2_without_its_list_is_refused(recordings: dict[str, Recording]):
+def test_version_2_snapshot_without_manifest_list_is_refused(recordings: dict[str, Recording]):
     folder = recordings["expired-twice"].path / "snapshots"
     raw = next(raw for file in sorted(folder.iterdir()) if envelope.spec_version(raw := file.read_bytes()) == 2)
     payload = payload_of(raw)
@@ -162,7 +162,7 @@ def compress(location: str, dictionary: zstandard.ZstdCompressionDict | None = N
     return zstandard.ZstdCompressor(dict_data=dictionary).compress(location.encode())
 
 
-def test_references_of_all_types_are_read():
+def test_chunk_references_of_all_types_are_read():
     """A location that is compressed and plain counts once. The default algorithm is zstd, also without a dictionary."""
     references = [
         Reference(NATIVE, bytes(range(1, 13)), b""),
@@ -179,7 +179,7 @@ def test_references_of_all_types_are_read():
     assert not found.has_extra
 
 
-def test_dictionary_decompresses_many_locations():
+def test_dictionary_compressed_locations_are_read_quickly():
     locations = [f"s3://bucket/year-{n // 100}/file-{n:05}.nc" for n in range(5_000)]
     dictionary = zstandard.train_dictionary(4096, [location.encode() for location in locations[::7]])
     references = [Reference(COMPRESSED, compress(location, dictionary)) for location in locations]
@@ -189,7 +189,7 @@ def test_dictionary_decompresses_many_locations():
     assert time.process_time() - started < 5
 
 
-def test_reserved_bytes_are_noted():
+def test_reserved_bytes_in_manifest_are_detected():
     assert parse_chunk_manifest("m", manifest([Reference(NATIVE, EXAMPLE_ID)], extra=b"x")).has_extra
     assert parse_chunk_manifest("m", manifest([Reference(NATIVE, EXAMPLE_ID, b"x")])).has_extra
 
@@ -213,12 +213,12 @@ STREAMED_BOMB = (lambda stream: stream.compress(bytes(2**27)) + stream.flush())(
         ([Reference(3, b"neither")], {}, "found one that is 0 of these"),
     ],
 )
-def test_damaged_references_are_refused(references: list[Reference], settings: dict[str, Any], expected: str):
+def test_damaged_chunk_references_are_refused(references: list[Reference], settings: dict[str, Any], expected: str):
     with pytest.raises(FormatError, match=f"^manifest m: .*{expected}"):
         parse_chunk_manifest("manifest m", manifest(references, **settings))
 
 
-def test_locations_of_many_frames_are_bounded_together():
+def test_total_size_of_compressed_locations_is_limited():
     """Each frame is small enough, all together are larger than metadata can be."""
     frames = [zstandard.ZstdCompressor().compress(bytes(MAX_LOCATION_BYTES - 2) + number.to_bytes(2, "big")) for number in range(1100)]
     with pytest.raises(FormatError, match="its locations have more than 67,108,864 bytes"):

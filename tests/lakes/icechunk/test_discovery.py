@@ -63,11 +63,11 @@ BUCKET = Bucket([*under("a/weather/", V1), *under("x/y/z/radar/", V1), *under("x
         ("s3://b/nothing/", []),
     ],
 )
-def test_repositories_are_found_three_levels_deep(address: str, found: list[tuple[str, str]]) -> None:
+def test_discovery_finds_repositories_three_levels_deep(address: str, found: list[tuple[str, str]]) -> None:
     assert find(BUCKET, address) == found
 
 
-def test_large_bucket_is_refused_instead_of_missing_a_repository(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_discovery_refuses_bucket_with_too_many_objects(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(discovery, "MAX_OBJECTS", 5)
     with pytest.raises(UsageError, match=r"more than 5 objects.*specify each of them, such as s3://b/a/weather"):
         find(BUCKET, "s3://b/")

@@ -43,7 +43,7 @@ def edits_by_number(tree: DocumentTree, edited: dict[str, str]) -> dict[int, int
         (["main", "develop", "test", "qa"], {12: 0, 10: 0, 9: 0, 8: 0}, {"qa": [8, 0]}),
     ],
 )
-def test_seed_expiry_follows_the_document_step_by_step(
+def test_seed_expiry_matches_each_step_of_document(
     tree: DocumentTree, refs: list[str], edited: dict[int, int], histories: dict[str, list[int]]
 ):
     lake = lake_at(tree.builder.path)
@@ -64,21 +64,21 @@ def test_seed_expiry_follows_the_document_step_by_step(
         assert walk == history
 
 
-def test_seed_edits_four_snapshots_and_expires_6_and_7(tree: DocumentTree):
+def test_seed_semantics_edit_4_snapshots_and_expire_6_and_7(tree: DocumentTree):
     retention = retention_of(lake_at(tree.builder.path, cutoff_rule(tree), semantics="seed"), AS_OF)
     assert edits_by_number(tree, edits(retention)) == {12: 0, 10: 0, 9: 0, 8: 0}
     assert tree.numbers_of(in_state(retention, "expired")) == {6, 7}
     assert in_state(retention, "dangling") == set()
 
 
-def test_icechunk_v1_edits_expired_tips_and_expires_1_2_4_6_7(tree: DocumentTree):
+def test_icechunk_v1_semantics_edit_expired_tips_and_expire_1_2_4_6_7(tree: DocumentTree):
     retention = retention_of(lake_at(tree.builder.path, cutoff_rule(tree), semantics="icechunk-v1"), AS_OF)
     assert edits_by_number(tree, edits(retention)) == {12: 0, 10: 0, 9: 0, 8: 0, 3: 0, 5: 0}
     assert tree.numbers_of(in_state(retention, "expired")) == {1, 2, 4, 6, 7}
 
 
 @pytest.mark.parametrize("semantics", ["seed", "icechunk-v1"])
-def test_deleting_expired_tags_expires_1_to_7(tree: DocumentTree, semantics: str):
+def test_deleting_expired_tags_expires_snapshots_1_to_7(tree: DocumentTree, semantics: str):
     policy = {**cutoff_rule(tree), "tags": "policy"}
     retention = retention_of(lake_at(tree.builder.path, policy, semantics=semantics, delete_expired_tags=True), AS_OF)
     assert deleted_refs(retention) == {"tag1", "tag2"}
@@ -86,7 +86,7 @@ def test_deleting_expired_tags_expires_1_to_7(tree: DocumentTree, semantics: str
     assert edits_by_number(tree, edits(retention)) == {12: 0, 10: 0, 9: 0, 8: 0}, "a snapshot whose tag goes is never edited"
 
 
-def test_icechunk_v1_equals_the_library_on_the_document_tree(tree: DocumentTree, tmp_path: Path):
+def test_icechunk_v1_semantics_match_icechunk_on_document_tree(tree: DocumentTree, tmp_path: Path):
     shutil.copytree(tree.builder.path, tmp_path / "sister")
     plan_actions = edits(retention_of(lake_at(tree.builder.path, cutoff_rule(tree), semantics="icechunk-v1"), AS_OF))
     before = {
@@ -99,12 +99,12 @@ def test_icechunk_v1_equals_the_library_on_the_document_tree(tree: DocumentTree,
     assert {snapshot: parents[0] for snapshot, parents in after.items() if parents != before[snapshot]} == plan_actions
 
 
-def test_note_reports_counts_of_both_semantics(tree: DocumentTree):
+def test_note_reports_expired_counts_of_both_semantics(tree: DocumentTree):
     notes = " ".join(retention_of(lake_at(tree.builder.path, cutoff_rule(tree)), AS_OF).notes)
     assert "`seed` 2, `icechunk-v1` 5" in notes
 
 
-def test_reason_names_rule_and_refs(tree: DocumentTree):
+def test_expiry_reason_contains_rule_and_refs(tree: DocumentTree):
     rows = {row["commit_id"]: row for row in retention_of(lake_at(tree.builder.path, cutoff_rule(tree)), AS_OF).reachable.to_pylist()}
     six = rows[tree.ids[6]]
     assert six["refs"] == ["develop", "qa", "test"]

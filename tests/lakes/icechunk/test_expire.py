@@ -67,7 +67,7 @@ def unreachable(tree: DocumentTree) -> set[int]:
     return set(tree.ids) - tree.numbers_of({info.id for ancestry in walks for info in ancestry})
 
 
-def test_expire_follows_the_document_step_by_step(tree: DocumentTree):
+def test_expire_matches_each_step_of_document(tree: DocumentTree):
     lake = lake_of(tree)
     plan = {action.ref_name: action for action in plan_actions(lake, AS_OF)}
     histories = {
@@ -93,7 +93,9 @@ def test_expire_follows_the_document_step_by_step(tree: DocumentTree):
         ({"semantics": "icechunk-v1", "tags": "policy", "delete_expired_tags": True}, {1, 2, 3, 4, 5, 6, 7}),
     ],
 )
-def test_library_collects_exactly_the_expired_snapshots(tree: DocumentTree, built: DocumentTree, expiry: dict, gone: set[int], order: int):
+def test_icechunk_gc_deletes_exactly_the_expired_snapshots(
+    tree: DocumentTree, built: DocumentTree, expiry: dict, gone: set[int], order: int
+):
     lake = lake_of(tree, **expiry)
     outcomes = expire(lake, AS_OF, plan_actions(lake, AS_OF)[::order])
     assert verdicts(outcomes) == {"done"}
@@ -135,7 +137,7 @@ def values(tree: DocumentTree, n: int) -> list[int]:
     return zarr.open_group(session.store, mode="r")["values"][:].tolist()
 
 
-def test_lake_is_expiring(tree: DocumentTree):
+def test_icechunk_lake_implements_expiring_lake(tree: DocumentTree):
     assert isinstance(lake_of(tree), ExpiringLake)
 
 
@@ -152,7 +154,7 @@ def test_plan_rows_contain_old_parents_and_ref_types(tree: DocumentTree):
     }
 
 
-def test_edit_keeps_flushed_at_and_updates_modification_time(tree: DocumentTree):
+def test_parent_edit_keeps_flushed_at_and_updates_modification_time(tree: DocumentTree):
     file = tree.builder.snapshot_file(tree.ids[12])
     set_file_time(file, START)
     expire(lake_of(tree), AS_OF)
@@ -171,7 +173,7 @@ def test_expire_changes_only_edited_snapshots_and_deleted_refs(tree: DocumentTre
     }
 
 
-def test_second_expire_reports_absent(tree: DocumentTree):
+def test_second_expire_returns_outcome_absent(tree: DocumentTree):
     lake = lake_of(tree, "policy", delete_expired_tags=True)
     plan = plan_actions(lake, AS_OF)
     assert verdicts(expire(lake, AS_OF, plan)) == {"done"}
@@ -183,7 +185,7 @@ def test_second_expire_reports_absent(tree: DocumentTree):
     assert plan_actions(lake, AS_OF) == []
 
 
-def test_half_executed_plan_leaves_the_rest(tree: DocumentTree):
+def test_next_plan_contains_rest_of_half_executed_plan(tree: DocumentTree):
     lake = lake_of(tree, "policy", delete_expired_tags=True)
     plan = plan_actions(lake, AS_OF)
     expire(lake, AS_OF, plan[:2])
@@ -230,7 +232,7 @@ def assert_only_changed(tree: DocumentTree, plan: list[ExpiryAction], lake: Icec
             )
 
 
-def test_branch_reset_after_the_plan_keeps_its_history(tree: DocumentTree):
+def test_history_of_branch_reset_after_plan_is_kept(tree: DocumentTree):
     lake = lake_of(tree)
     plan = plan_actions(lake, AS_OF)
     tree.builder.repo.reset_branch("main", tree.ids[5])
@@ -238,7 +240,7 @@ def test_branch_reset_after_the_plan_keeps_its_history(tree: DocumentTree):
     assert walk(tree, "main") == [5, 4, 2, 1, 0]
 
 
-def test_branch_created_after_the_plan_keeps_its_history(tree: DocumentTree):
+def test_history_of_branch_created_after_plan_is_kept(tree: DocumentTree):
     lake = lake_of(tree)
     plan = plan_actions(lake, AS_OF)
     tree.builder.repo.create_branch("late", tree.ids[7])
@@ -246,7 +248,7 @@ def test_branch_created_after_the_plan_keeps_its_history(tree: DocumentTree):
     assert walk(tree, "late") == [7, 6, 3, 2, 1, 0]
 
 
-def test_new_ref_with_longer_rule_prevents_edit(tree: DocumentTree):
+def test_new_ref_with_longer_retention_prevents_edit(tree: DocumentTree):
     rules = {"default": {"keep": tree.cutoff.isoformat()}, "refs": [{"match": "release/.*|audit", "keep": "forever"}]}
     lake = lake_at(tree.builder.path, rules)
     plan = plan_actions(lake, AS_OF)
@@ -255,13 +257,13 @@ def test_new_ref_with_longer_rule_prevents_edit(tree: DocumentTree):
     assert walk(tree, "main") == [14, 13, 12, 5, 4, 2, 1, 0]
 
 
-def test_changed_rules_prevent_edit(tree: DocumentTree):
+def test_changed_retention_rules_prevent_edit(tree: DocumentTree):
     plan = plan_actions(lake_of(tree), AS_OF)
     later = {"default": {"keep": (tree.cutoff + timedelta(days=5)).isoformat()}}
     assert_only_changed(tree, plan, lake_at(tree.builder.path, later), {"main", "develop", "test", "qa"}, "no longer requires this edit")
 
 
-def test_edit_to_another_parent_than_the_policy_is_refused(tree: DocumentTree):
+def test_edit_to_parent_that_differs_from_policy_is_refused(tree: DocumentTree):
     lake = lake_of(tree)
     plan = [replace(action, new_parent_id=tree.ids[1]) for action in plan_actions(lake, AS_OF)]
     outcomes = expire(lake, AS_OF, plan)
@@ -269,7 +271,7 @@ def test_edit_to_another_parent_than_the_policy_is_refused(tree: DocumentTree):
     assert all(f"it requires the parent {tree.ids[0]}, but the plan has {tree.ids[1]}" in outcome.error for outcome in outcomes)
 
 
-def test_parent_changed_by_another_expiry_stays(tree: DocumentTree):
+def test_parent_changed_by_another_expiry_is_not_overwritten(tree: DocumentTree):
     lake = lake_of(tree)
     plan = plan_actions(lake, AS_OF)
     tree.builder.reopen().expire_snapshots(START + timedelta(days=4, hours=1))  # by the library with an older threshold
@@ -370,7 +372,7 @@ def test_history_with_missing_snapshot_does_not_expire(tree: DocumentTree):
     assert all(f"has the parent {tree.ids[4]}, which is not in snapshots/" in outcome.error for outcome in outcomes)
 
 
-def test_root_younger_than_descendants_causes_no_edit(tree: DocumentTree):
+def test_root_younger_than_descendants_prevents_edits(tree: DocumentTree):
     lake = lake_of(tree)
     plan = plan_actions(lake, AS_OF)
     RepositoryBuilder.set_time(with_created(tree), tree.ids[0], START + timedelta(days=20))
@@ -411,7 +413,7 @@ def with_objects(lake: IcechunkLake, objects: EditableLocalObjects) -> IcechunkL
     return IcechunkLake(lake._config, objects)
 
 
-def test_concurrent_commit_keeps_its_history(tree: DocumentTree):
+def test_history_of_concurrent_commit_is_kept(tree: DocumentTree):
     lake = lake_of(tree)
     session = tree.builder.repo.writable_session("main")
     set_value("values", 0, 77)(zarr.open_group(session.store))
@@ -433,7 +435,7 @@ class WhileReading(Interfering):
 
 
 @pytest.mark.parametrize("commits", [False, True])
-def test_branch_created_during_read_keeps_its_history(tree: DocumentTree, commits: bool):
+def test_history_of_branch_created_during_read_is_kept(tree: DocumentTree, commits: bool):
     retention = {"default": {"keep": tree.cutoff.isoformat()}, "refs": [{"match": "release", "keep": "forever"}]}
     lake = lake_at(tree.builder.path, retention)
     plan = [action for action in plan_actions(lake, AS_OF) if action.ref_name == "main"]
@@ -467,7 +469,7 @@ def test_concurrent_commit_prevents_branch_deletion(tree: DocumentTree):
     assert [info.message for info in tree.builder.reopen().ancestry(branch="old")][:2] == ["not too old for me", "snapshot 7"]
 
 
-def test_concurrently_deleted_tag_is_absent(tree: DocumentTree):
+def test_concurrently_deleted_tag_has_outcome_absent(tree: DocumentTree):
     lake = lake_of(tree, "policy", delete_expired_tags=True)
     plan = plan_actions(lake, AS_OF)
     expire(lake, AS_OF, [action for action in plan if action.action == "edit_parent"])
@@ -476,14 +478,14 @@ def test_concurrently_deleted_tag_is_absent(tree: DocumentTree):
     assert outcome.verdict == "absent"
 
 
-def test_concurrent_equal_edit_is_absent(tree: DocumentTree):
+def test_edit_already_made_concurrently_has_outcome_absent(tree: DocumentTree):
     lake = lake_of(tree)
     plan = [action for action in plan_actions(lake, AS_OF) if action.ref_name == "main"]
     [outcome] = expire(with_objects(lake, Interfering(lambda: expire(lake, AS_OF, plan))), AS_OF, plan)
     assert (outcome.verdict, walk(tree, "main")) == ("absent", [14, 13, 12, 0])
 
 
-def test_concurrent_other_edit_stays(tree: DocumentTree):
+def test_different_concurrent_edit_is_not_overwritten(tree: DocumentTree):
     lake, file = lake_of(tree), tree.builder.snapshot_file(tree.ids[9])
     plan = [action for action in plan_actions(lake, AS_OF) if action.ref_name == "test"]
 
@@ -529,7 +531,7 @@ def read_only(folder: Path) -> Iterator[None]:
         folder.chmod(0o755)
 
 
-def test_read_only_directory_fails_only_its_action(built: DocumentTree):
+def test_read_only_directory_fails_only_affected_action(built: DocumentTree):
     with memory_directory() as base:
         base.chmod(0o755)
         path = Path(shutil.copytree(built.builder.path, base / "repo"))
@@ -562,7 +564,7 @@ def test_temporary_files_are_neither_snapshots_nor_refs(tree: DocumentTree):
     assert repo.garbage_collect(FAR_FUTURE).snapshots_deleted == 0
 
 
-def test_deleted_refs_have_the_files_of_the_library(tree: DocumentTree, tmp_path: Path):
+def test_ref_deletion_leaves_the_same_files_as_icechunk(tree: DocumentTree, tmp_path: Path):
     tree.builder.repo.create_branch("old", tree.ids[7])
     sister = Path(shutil.copytree(tree.builder.path, tmp_path / "sister"))
     lake = lake_of(tree, "policy", semantics="icechunk-v1", delete_expired_tags=True, delete_expired_branches=True)

@@ -51,7 +51,7 @@ def content(bench: S3Bench) -> dict[str, bytes | None]:
     return {key: bench.get(key) for key in bench.everything()}
 
 
-def test_expiry_killed_at_any_request_is_completed_by_another(tree: DocumentTree) -> None:
+def test_expiry_killed_at_any_request_is_completed_by_next_run(tree: DocumentTree) -> None:
     """Kill at every 25th request, with `make test DEPTH=all` at every request."""
     with open_s3_bench("versity") as bench:
         put(bench, tree.builder.path)

@@ -64,7 +64,7 @@ def everything_reads(path: Path) -> None:
         assert number == 1 or values[number % 8] == number, "each snapshot after the first wrote its number there"
 
 
-def test_expiry_killed_before_any_step_is_completed_by_another(tree: DocumentTree):
+def test_expiry_killed_before_any_step_is_completed_by_next_run(tree: DocumentTree):
     with memory_directory() as base:
         wanted = Path(shutil.copytree(tree.builder.path, base / "wanted"))
         plan = plan_actions(lake_over(wanted, tree), AS_OF)
@@ -84,7 +84,7 @@ def test_expiry_killed_before_any_step_is_completed_by_another(tree: DocumentTre
         assert step > FEWEST_STEPS
 
 
-def test_undo_killed_before_any_step_is_completed_by_another(tree: DocumentTree):
+def test_undo_killed_before_any_step_is_completed_by_next_run(tree: DocumentTree):
     with memory_directory() as base:
         expired = Path(shutil.copytree(tree.builder.path, base / "expired"))
         lake = lake_over(expired, tree)
@@ -104,7 +104,7 @@ def test_undo_killed_before_any_step_is_completed_by_another(tree: DocumentTree)
         assert step > FEWEST_STEPS // 2
 
 
-def test_expiry_killed_at_random_moment_is_completed_by_another(tree: DocumentTree):
+def test_expiry_killed_at_random_moment_is_completed_by_next_run(tree: DocumentTree):
     rnd, span, killed_in_the_middle = random.Random(1), 60.0, 0
     with memory_directory() as base:
         plan = plan_actions(lake_over(tree.builder.path, tree), AS_OF)

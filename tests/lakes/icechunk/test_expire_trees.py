@@ -105,7 +105,7 @@ class Case:
 
 
 @pytest.mark.parametrize("group", range(GROUPS))
-def test_random_trees_expire_like_library_and_document(group: int):
+def test_expiry_of_random_trees_matches_icechunk_and_document(group: int):
     compared = 0
     for seed in range(group * TREES_A_GROUP, (group + 1) * TREES_A_GROUP):
         with memory_directory() as base:

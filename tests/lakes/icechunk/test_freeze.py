@@ -48,7 +48,7 @@ def test_freeze_returns_all_refs_with_heads(built: RepositoryBuilder):
     }
 
 
-def test_freeze_claims_four_folders_and_pins_refs_and_config(built: RepositoryBuilder):
+def test_freeze_claims_four_folders_and_keeps_refs_and_config(built: RepositoryBuilder):
     refs = lake_at(built.path).freeze(AS_OF)
     assert {claim.address.removeprefix(built.location) for claim in refs.claims} == {
         "/snapshots/",
@@ -64,7 +64,7 @@ def test_freeze_claims_four_folders_and_pins_refs_and_config(built: RepositoryBu
     }
 
 
-def test_deleted_tag_is_no_ref_and_its_files_are_pinned(built: RepositoryBuilder):
+def test_deleted_tag_is_not_ref_but_its_files_are_kept(built: RepositoryBuilder):
     built.repo.delete_tag("v1")
     refs = lake_at(built.path).freeze(AS_OF)
     assert {ref.ref_name for ref in refs.refs} == {"main", "develop"}
@@ -72,7 +72,7 @@ def test_deleted_tag_is_no_ref_and_its_files_are_pinned(built: RepositoryBuilder
     assert {"/refs/tag.v1/ref.json", "/refs/tag.v1/ref.json.deleted"} <= pinned
 
 
-def test_empty_directory_of_deleted_branch_is_no_ref(built: RepositoryBuilder):
+def test_empty_directory_of_deleted_branch_is_not_ref(built: RepositoryBuilder):
     built.repo.delete_branch("develop")
     assert (built.path / "refs" / "branch.develop").is_dir()
     assert {ref.ref_name for ref in lake_at(built.path).freeze(AS_OF).refs} == {"main", "v1"}
@@ -156,7 +156,7 @@ class SlowListing(LocalObjects):
         yield from met
 
 
-def test_branch_missing_in_first_listing_is_read(built: RepositoryBuilder):
+def test_branch_missing_from_first_listing_is_read(built: RepositoryBuilder):
     def rename() -> None:
         built.repo.create_branch("renamed", built.head("develop"))
         built.repo.delete_branch("develop")
@@ -175,7 +175,7 @@ class MarkedDirectories(LocalObjects):
         yield from LocalObjects.list(self, prefix)
 
 
-def test_markers_of_directories_are_no_refs(built: RepositoryBuilder):
+def test_directory_markers_are_not_refs(built: RepositoryBuilder):
     lake = lake_at(built.path)
     expected = lake.freeze(AS_OF)
     lake._objects = MarkedDirectories()
@@ -199,7 +199,7 @@ def test_freeze_refuses_continuously_deleted_branches(built: RepositoryBuilder):
         lake.freeze(AS_OF)
 
 
-def test_freeze_refuses_tag_without_file(built: RepositoryBuilder):
+def test_freeze_refuses_tag_without_ref_file(built: RepositoryBuilder):
     lake = lake_at(built.path)
     lake._objects = ChangingStore([ref_file(built, "tag.v1").unlink])
     with pytest.raises(LakeUnreadable, match="tag 'v1' cannot be read"):
@@ -251,7 +251,7 @@ def test_retain_refuses_ref_to_missing_snapshot(built: RepositoryBuilder):
         retention_of(lake_at(built.path), AS_OF)
 
 
-def test_commits_equal_the_ancestry_of_the_library(built: RepositoryBuilder):
+def test_commits_equal_icechunk_ancestry(built: RepositoryBuilder):
     lake = lake_at(built.path)
     ours = {commit.commit_id: commit for commit in commits_of(lake, lake.freeze(AS_OF))}
     theirs = list(built.reopen().ancestry(branch="main"))
@@ -283,7 +283,7 @@ def test_each_snapshot_is_read_once(built: RepositoryBuilder, monkeypatch: pytes
     assert found == sorted(path.name for path in (built.path / "snapshots").iterdir())
 
 
-def test_object_with_invalid_id_is_noted_and_no_commit(built: RepositoryBuilder):
+def test_object_with_invalid_id_is_noted_and_skipped(built: RepositoryBuilder):
     (built.path / "snapshots" / f"{UNKNOWN_ID}#1").write_bytes(b"half an upload")
     lake = lake_at(built.path)
     refs = lake.freeze(AS_OF)
@@ -315,7 +315,7 @@ def test_old_damaged_snapshot_is_dangling_and_noted(built: RepositoryBuilder):
     assert any(abandoned in note and "is not needed" in note for note in retention.notes)
 
 
-def test_retain_refuses_young_damaged_snapshot(built: RepositoryBuilder):
+def test_retain_refuses_recent_damaged_snapshot(built: RepositoryBuilder):
     abandoned = damaged_leftover(built, AS_OF - timedelta(hours=1))
     with pytest.raises(LakeUnreadable, match=abandoned):
         retention_of(lake_at(built.path, {"default": {"max_age": "1d"}}), AS_OF)
@@ -336,8 +336,10 @@ def test_retain_refuses_history_with_missing_snapshot(built: RepositoryBuilder):
         retention_of(lake_at(built.path), AS_OF)
 
 
-def test_error_names_all_missing_snapshots(built: RepositoryBuilder):
-    """With one of them in each error, `lost_snapshots` needed a run per snapshot."""
+def test_error_lists_all_missing_snapshots(built: RepositoryBuilder):
+    """If each error contained only one snapshot, listing all in `lost_snapshots` would need a run
+    per snapshot.
+    """
     _, second, third, first = (info.id for info in built.reopen().ancestry(branch="main"))
     built.branch("old", third)
     for lost in (second, first):
@@ -359,7 +361,7 @@ def test_history_before_an_accepted_loss_is_dangling_and_noted(built: Repository
     assert any(third in note for note in retention.notes)
 
 
-def test_lake_pickles(built: RepositoryBuilder):
+def test_icechunk_lake_can_be_pickled(built: RepositoryBuilder):
     lake = pickle.loads(pickle.dumps(lake_at(built.path)))  # noqa: S301 - bytes of this test
     assert isinstance(lake, Lake)
     assert len(lake.freeze(AS_OF).refs) == 3

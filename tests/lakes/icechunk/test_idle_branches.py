@@ -67,7 +67,7 @@ def repository(request: pytest.FixtureRequest, tmp_path: Path) -> Repository:
     return found
 
 
-def test_deleted_branch_is_created_again_at_its_head(repository: Repository) -> None:
+def test_undo_recreates_deleted_branch_at_its_head(repository: Repository) -> None:
     action, before = repository.deletion(), repository.heads
     assert as_branch_lake(repository.lake) is not None
     assert [repository.delete(action).verdict for _ in range(2)] == ["done", "absent"]
@@ -76,7 +76,7 @@ def test_deleted_branch_is_created_again_at_its_head(repository: Repository) -> 
     assert repository.heads == before
 
 
-def test_moved_branch_is_kept(repository: Repository) -> None:
+def test_branch_that_moved_after_plan_is_kept(repository: Repository) -> None:
     action = repository.deletion()
     moved = repository.commit("tmp")
     outcome = repository.delete(action)
@@ -84,14 +84,14 @@ def test_moved_branch_is_kept(repository: Repository) -> None:
     assert f"expected the head {action.snapshot_id}, found {moved}" in (outcome.error or "")
 
 
-def test_other_branch_at_the_same_head_stays(repository: Repository) -> None:
+def test_another_branch_at_deleted_head_is_kept(repository: Repository) -> None:
     action = repository.deletion()
     repository.branch("other", action.snapshot_id)
     assert repository.delete(action).verdict == "done"
     assert repository.heads["other"] == action.snapshot_id
 
 
-def test_main_and_shared_names_are_protected(repository: Repository) -> None:
+def test_main_and_branch_with_name_of_tag_are_protected(repository: Repository) -> None:
     repository.tag("tmp", str(repository.heads["main"]))
     reasons = {ref.ref_name: ref.properties.get(PROTECTED) for ref in repository.lake.freeze(START).refs if ref.ref_type == "branch"}
     assert reasons == {"main": "it is the main branch", "tmp": "several refs have its name"}
@@ -100,20 +100,20 @@ def test_main_and_shared_names_are_protected(repository: Repository) -> None:
     assert repository.heads.keys() == {"main", "tmp"}
 
 
-def test_main_is_protected_without_rules(repository: Repository) -> None:
-    """A rule that is added later on the same date applies to the existing freeze."""
+def test_main_is_protected_without_idle_branch_rules(repository: Repository) -> None:
+    """A rule that is added later on the same date applies to the refs that were already read."""
     reasons = {ref.ref_name: ref.properties.get(PROTECTED) for ref in lake_at(repository.path).freeze(START).refs}
     assert reasons == {"main": "it is the main branch", "tmp": None}
 
 
-def test_name_in_use_is_not_overwritten(repository: Repository) -> None:
+def test_undo_does_not_overwrite_branch_name_in_use(repository: Repository) -> None:
     action, main = repository.deletion(), repository.heads["main"]
     assert repository.delete(action).verdict == "done"
     repository.branch("tmp", str(main))
     assert (repository.recreate(action).verdict, repository.heads["tmp"]) == ("changed", main)
 
 
-def test_lost_snapshot_fails_the_undo(repository: Repository) -> None:
+def test_undo_fails_if_snapshot_is_lost(repository: Repository) -> None:
     action = repository.deletion()
     assert repository.delete(action).verdict == "done"
     lost = ExpiryAction(DELETE_IDLE_BRANCH, "0123456789ABCDEFGHJ0", "idle", "branch", "tmp")
@@ -123,7 +123,7 @@ def test_lost_snapshot_fails_the_undo(repository: Repository) -> None:
     assert repository.heads.keys() == {"main"}
 
 
-def test_offline_repository_keeps_its_branches(icechunk2: Library, tmp_path: Path) -> None:
+def test_branches_of_offline_repository_are_kept(icechunk2: Library, tmp_path: Path) -> None:
     builder = NewRepositoryBuilder.create(icechunk2, tmp_path / "repo", START)
     builder.branch("tmp", builder.head())
     repository = Repository(tmp_path / "repo", str, builder.branch, builder.tag)

@@ -72,14 +72,14 @@ def deletion(ref_type: str, name: str, head: int) -> ExpiryAction:
     return ExpiryAction("delete_ref", IDS[head], "", ref_type, name, details="{}")
 
 
-def test_new_parent_takes_over_the_logs_of_all_snapshots_between_oldest_first():
+def test_parent_edit_keeps_logs_of_skipped_snapshots_oldest_first():
     info = repository(entry(0, None), entry(1, 0), entry(2, 1, 20, 21), entry(3, 2), entry(4, 3, 22), main=4)
     edits = RepoEdits(parents={IDS[4]: IDS[0]}, removed={IDS[1], IDS[2], IDS[3]})
     edited = apply_edits(SOURCE, info, edits, ENTRY).snapshots[IDS[4]]
     assert edited == replace(info.snapshots[IDS[4]], parent_id=IDS[0], pruned_logs=tuple(IDS[at] for at in (1, 20, 21, 2, 3, 22)))
 
 
-def test_everything_else_is_kept_and_the_log_gets_an_entry():
+def test_edit_adds_operations_log_entry_and_keeps_other_content():
     info = line(3, main=2)
     edited = apply_edits(SOURCE, info, RepoEdits(parents={IDS[2]: IDS[0]}, removed={IDS[1]}), ENTRY)
     newest, previous, first = edited.updates
@@ -90,12 +90,12 @@ def test_everything_else_is_kept_and_the_log_gets_an_entry():
     assert replace(edited, updates=info.updates, snapshots=info.snapshots) == info
 
 
-def test_time_of_the_entry_is_later_than_the_newest_one_although_the_clock_is_behind():
+def test_log_entry_is_newer_than_previous_one_if_clock_is_behind():
     edited = apply_edits(SOURCE, line(1, main=0), RepoEdits(), replace(ENTRY, now_us=20))
     assert edited.updates[0].updated_us == 501
 
 
-def test_log_beyond_the_limit_continues_in_the_copy_of_the_first_dropped_entry():
+def test_operations_log_over_limit_continues_in_copy():
     updates = (
         Update(UpdateKind.GC_RAN, {}, 500),
         *(Update(UpdateKind.GC_RAN, {}, 490 - at, None if at == 1 else f"copy {at}") for at in range(5)),
@@ -107,7 +107,7 @@ def test_log_beyond_the_limit_continues_in_the_copy_of_the_first_dropped_entry()
     assert apply_edits(SOURCE, info, RepoEdits(), replace(ENTRY, max_updates=7)).repo_before_updates == "older"
 
 
-def test_deleted_tag_is_never_usable_again_and_a_deleted_branch_is():
+def test_deleted_branch_name_can_be_reused_but_tag_name_cannot():
     info = repository(entry(0, None), entry(1, 0), main=0, old=1, tags={"a": 1, "c": 0})
     edited = apply_edits(SOURCE, info, RepoEdits(deleted_refs={("tag", "a"), ("branch", "old")}, removed={IDS[1]}), ENTRY)
     assert edited.branches == {"main": IDS[0]}
@@ -125,19 +125,19 @@ def test_deleted_tag_is_never_usable_again_and_a_deleted_branch_is():
         (RepoEdits(restored={IDS[0]: entry(0, 2)}), "its own ancestor"),
     ],
 )
-def test_edit_that_the_library_could_not_read_is_refused(edits: RepoEdits, message: str):
+def test_edit_that_icechunk_could_not_read_is_refused(edits: RepoEdits, message: str):
     with pytest.raises(FormatError, match=message):
         apply_edits(SOURCE, line(3, main=2), edits, ENTRY)
 
 
-def test_entry_survives_its_document():
+def test_snapshot_entry_round_trips_through_json():
     item = replace(entry(3, 2, 7, 8), message='é "\n', metadata=(("", b""), ("ü", bytes(range(256)))))
     assert parse_entry(item.snapshot_id, item.parent_id, entry_document(item)) == item
     with pytest.raises(FormatError, match="damaged details"):
         parse_entry(item.snapshot_id, item.parent_id, '{"flushed_us": 1}')
 
 
-def test_commit_since_the_plan_keeps_the_entry_that_it_names():
+def test_parent_of_commit_made_after_plan_is_kept():
     info = repository(entry(0, None), entry(1, 0), entry(2, 1), entry(3, 2), entry(4, 1), main=3, new=4)
     plan = [edit(3, 2, 0), removal(info, 1), removal(info, 2)]
     decision = decide(plan, info, plan)
@@ -146,7 +146,7 @@ def test_commit_since_the_plan_keeps_the_entry_that_it_names():
     assert list(edited.snapshots) == [IDS[0], IDS[1], IDS[3], IDS[4]]
 
 
-def test_removal_waits_for_the_edit_of_its_child():
+def test_snapshot_is_not_removed_before_its_child_is_edited():
     info = line(4, main=3)
     plan = [edit(3, 2, 0), removal(info, 1), removal(info, 2)]
     decision = decide(plan, info, plan[1:])  # the policy no longer requires the edit
@@ -154,14 +154,14 @@ def test_removal_waits_for_the_edit_of_its_child():
     assert not decision.edits
 
 
-def test_ref_is_kept_while_a_required_edit_is_not_in_the_plan():
+def test_ref_is_not_deleted_if_required_edit_is_missing_from_plan():
     info = repository(entry(0, None), entry(1, 0), entry(2, 1), entry(3, 2), main=3, tags={"a": 2})
     required = [edit(3, 2, 0), deletion("tag", "a", 2), removal(info, 1), removal(info, 2)]
     assert [outcome.verdict for outcome in decide(required[1:], info, required).settled] == ["changed"] * 3
     assert not decide(required, info, required).settled
 
 
-def test_plan_of_spec_version_1_changes_nothing():
+def test_spec_version_1_plan_does_not_change_version_2_repository():
     info = line(4, main=3)
     plan = [replace(edit(3, 2, 0), details=None)]
     (outcome,) = decide(plan, info, plan).settled
@@ -170,7 +170,7 @@ def test_plan_of_spec_version_1_changes_nothing():
 
 
 @pytest.mark.parametrize("availability", [Availability.READ_ONLY, Availability.OFFLINE])
-def test_nothing_is_edited_unless_the_repository_is_online(availability: Availability):
+def test_repository_is_edited_only_if_online(availability: Availability):
     info = replace(line(4, main=3), status=RepoStatus(availability, 5, "audit"))
     plan = [edit(3, 2, 0), removal(info, 1), removal(info, 2)]
     for decision in (decide(plan, info, plan), decide_restore([*plan, removal_of_unlisted()], info, {})):
@@ -197,14 +197,14 @@ def test_main_is_never_deleted():
     assert [outcome.verdict for outcome in decide(plan, info, plan).settled] == ["denied"]
 
 
-def test_executed_plan_is_absent():
+def test_executed_plan_has_outcome_absent():
     info = repository(entry(0, None), entry(1, 0), entry(2, 1), main=2, old=1)
     plan = [edit(2, 1, 0), removal(info, 1), deletion("branch", "old", 1)]
     edited = apply_edits(SOURCE, info, decide(plan, info, plan).edits, ENTRY)
     assert [outcome.verdict for outcome in decide(plan, edited, []).settled] == ["absent"] * 3
 
 
-def test_undo_of_a_deleted_tag_names_the_way_out():
+def test_undo_of_deleted_tag_suggests_another_name():
     info = repository(entry(0, None), entry(1, 0), main=0, tags={"a": 1})
     plan = [deletion("tag", "a", 1)]
     edited = apply_edits(SOURCE, info, decide(plan, info, plan).edits, ENTRY)
@@ -213,7 +213,7 @@ def test_undo_of_a_deleted_tag_names_the_way_out():
     assert "another name" in (outcome.error or "")
 
 
-def test_undo_of_a_plan_of_spec_version_1_changes_nothing():
+def test_undo_of_spec_version_1_plan_changes_nothing():
     info = line(4, main=3)
     plan = [replace(edit(3, 1, 2), details=None)]
     decision = decide_restore(plan, info, {})
@@ -275,7 +275,7 @@ def cases(draw: st.DrawFn) -> tuple[RepoInfo, list[ExpiryAction]]:
 
 @settings(max_examples=300, deadline=None)
 @given(cases(), st.data())
-def test_random_plans_leave_what_they_say_and_are_undone(case: tuple[RepoInfo, list[ExpiryAction]], data: st.DataObject):
+def test_random_plans_make_planned_edits_and_can_be_undone(case: tuple[RepoInfo, list[ExpiryAction]], data: st.DataObject):
     info, plan = case
     decision = decide(plan, info, plan)
     assert not decision.settled
@@ -303,7 +303,7 @@ def logs_to_root(info: RepoInfo, snapshot_id: str) -> list[str]:
 
 @settings(max_examples=300, deadline=None)
 @given(cases(), st.data())
-def test_any_part_of_a_plan_leaves_a_valid_repository_and_is_undone(case: tuple[RepoInfo, list[ExpiryAction]], data: st.DataObject):
+def test_any_part_of_plan_leaves_valid_repository_and_can_be_undone(case: tuple[RepoInfo, list[ExpiryAction]], data: st.DataObject):
     info, plan = case
     approved = data.draw(st.lists(st.sampled_from(plan), unique=True)) if plan else []
     required = data.draw(st.lists(st.sampled_from(plan), unique=True)) if plan else []

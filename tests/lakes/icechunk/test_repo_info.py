@@ -54,7 +54,7 @@ def microseconds(text: str) -> int:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_content_equals_the_report_of_the_library(recordings: dict[str, Recording], name: str):
+def test_parsed_repo_object_matches_icechunk_report(recordings: dict[str, Recording], name: str):
     info = parse_repo(NAME, (recordings[name].path / "repo").read_bytes())
     expected = recordings[name].verdict["repo"]
     assert dict(info.branches) == expected["branches"]
@@ -94,7 +94,7 @@ def status_report(status: RepoStatus) -> dict[str, Any]:
     return {"availability": status.availability.name.title().replace("_", ""), "set_at": at} | reason
 
 
-def test_every_recorded_object_equals_its_tables(recordings: dict[str, Recording]):
+def test_parsed_repo_object_matches_flatbuffer_tables(recordings: dict[str, Recording]):
     for content in every_object(recordings):
         info, tables = parse_repo(NAME, content), read_repo(content)
         ids = [spell_one(snapshot["id"]) for snapshot in tables["snapshots"]]
@@ -110,7 +110,7 @@ def test_every_recorded_object_equals_its_tables(recordings: dict[str, Recording
         assert [update.kind for update in info.updates] == [update["kind"] for update in tables["updates"]]
 
 
-def test_absent_parent_offset_is_the_first_snapshot(raw: bytes):
+def test_missing_parent_offset_means_first_snapshot(raw: bytes):
     tables, info = read_repo(raw), parse_repo(NAME, raw)
     first, *others = tables["snapshots"]
     assert first["parent_offset"] == -1, "a root always has the field"
@@ -119,7 +119,7 @@ def test_absent_parent_offset_is_the_first_snapshot(raw: bytes):
     assert {info.snapshots[child].parent_id for child in children} == {spell_one(first["id"])}
 
 
-def test_absent_snapshot_index_is_the_first_snapshot(recordings: dict[str, Recording]):
+def test_missing_snapshot_index_means_first_snapshot(recordings: dict[str, Recording]):
     initial = next(content for content in every_object(recordings) if len(read_repo(content)["snapshots"]) == 1)
     (branch,) = read_repo(initial)["branches"]
     assert branch["snapshot_index"] is None
@@ -189,12 +189,12 @@ REFUSALS: dict[str, tuple[Change, str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSALS)
-def test_content_that_the_library_never_writes_is_refused(raw: bytes, case: str):
+def test_content_that_icechunk_never_writes_is_refused(raw: bytes, case: str):
     change, expected = REFUSALS[case]
     assert expected in refusal(raw, change)
 
 
-def test_known_feature_flags_are_named(raw: bytes):
+def test_feature_flags_have_known_names(raw: bytes):
     assert parse_repo(NAME, raw).disabled_features == frozenset()
     info = parse_repo(NAME, with_change(raw, lambda tables: tables.update(enabled=[4], disabled=[3, 5])))
     assert info.disabled_features == {"move_node", "delete_tag"}
@@ -202,7 +202,7 @@ def test_known_feature_flags_are_named(raw: bytes):
 
 
 @pytest.mark.parametrize("extra", [None, b"", b"later"])
-def test_extra_is_kept(raw: bytes, extra: bytes | None):
+def test_extra_field_is_kept(raw: bytes, extra: bytes | None):
     assert parse_repo(NAME, with_change(raw, lambda tables: tables.update(extra=extra))).extra == extra
 
 
@@ -216,26 +216,26 @@ def test_child_older_than_its_parent_is_read(raw: bytes):
     assert any(item.parent_id and item.flushed_us < info.snapshots[item.parent_id].flushed_us for item in info.snapshots.values())
 
 
-def test_unknown_operation_has_no_value(raw: bytes):
+def test_unknown_operation_in_log_has_no_value(raw: bytes):
     info = parse_repo(NAME, with_change(raw, lambda tables: tables["updates"][1].update(kind=40, value={})))
     assert (info.updates[1].kind, info.updates[1].value) == (40, None)
     assert info.snapshots == parse_repo(NAME, raw).snapshots
 
 
-def test_names_of_copies_include_the_next_object_of_the_log(raw: bytes):
+def test_backup_names_include_next_part_of_log(raw: bytes):
     info = parse_repo(NAME, with_change(raw, lambda tables: tables.update(before="repo.continued")))
     copies = [update["backup_path"] for update in read_repo(raw)["updates"] if update["backup_path"]]
     assert info.backups == (*copies, "repo.continued")
 
 
-def test_names_are_sorted_by_their_bytes(raw: bytes):
+def test_names_are_sorted_by_utf_8_bytes(raw: bytes):
     names = ["main", "z", "\ue000", "\U0001f9ca"]  # UTF-16 has another order
     assert names == sorted(names, key=str.encode)
     info = parse_repo(NAME, with_change(raw, lambda tables: tables.update(branches=[{"name": name} for name in names])))
     assert list(info.branches) == names
 
 
-def test_other_files_are_refused_by_type_and_version(raw: bytes, recordings: dict[str, Recording]):
+def test_other_file_types_and_versions_are_refused(raw: bytes, recordings: dict[str, Recording]):
     snapshot = next((recordings["upgraded"].path / "snapshots").iterdir()).read_bytes()
     for content, expected, error in (
         (snapshot[:36] + b"\2" + snapshot[37:], "expected a repository info, found a snapshot", FormatError),
@@ -250,8 +250,10 @@ def test_other_files_are_refused_by_type_and_version(raw: bytes, recordings: dic
         assert NAME in str(caught.value)
 
 
-def test_vectors_that_are_named_many_times_are_refused(raw: bytes):
-    """Each of 2,000 entries names the same 2,000 items: 70 kB would become four million objects."""
+def test_vector_that_is_referenced_too_often_is_refused(raw: bytes):
+    """Each of 2,000 entries references the same 2,000 items: 70 kB would become four million
+    objects.
+    """
     count = 2000
 
     def change(tables: Values) -> None:
@@ -269,7 +271,7 @@ def test_vectors_that_are_named_many_times_are_refused(raw: bytes):
         parse_repo(NAME, with_payload(raw, payload))
 
 
-def test_metadata_names_may_be_shared(raw: bytes):
+def test_metadata_name_may_be_referenced_by_many_entries(raw: bytes):
     """The library stores a name once for all snapshots."""
     long = "x" * 10_000
 

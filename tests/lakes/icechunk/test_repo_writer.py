@@ -42,7 +42,7 @@ def raw(objects: list[bytes]) -> bytes:
     return max(objects, key=lambda content: len(read_repo(content)["snapshots"]))
 
 
-def test_recorded_objects_keep_every_table(objects: list[bytes]):
+def test_rewritten_repo_objects_keep_every_table(objects: list[bytes]):
     for content in objects:
         rewritten = write_repo(NAME, content, parse_repo(NAME, content))
         assert read_repo(rewritten) == read_repo(content)
@@ -110,14 +110,14 @@ def random_info(rnd: random.Random) -> RepoInfo:
     )
 
 
-def test_random_content_survives(raw: bytes):
+def test_random_repo_content_round_trips(raw: bytes):
     rnd = random.Random(30)
     for _ in range(300):
         info = random_info(rnd)
         assert parse_repo(NAME, write_repo(NAME, raw, info)) == info
 
 
-def test_extra_and_configuration_survive_a_change_of_refs(raw: bytes):
+def test_ref_change_keeps_extra_field_and_configuration(raw: bytes):
     before = with_change(
         raw, lambda tables: tables.update(extra=b"later", config=b"\x00\x01\x02", metadata=[{"name": "k", "value": b"\1"}])
     )
@@ -126,7 +126,7 @@ def test_extra_and_configuration_survive_a_change_of_refs(raw: bytes):
     assert after == {**read_repo(before), "tags": []}
 
 
-def test_refs_and_parents_follow_their_snapshots(raw: bytes):
+def test_refs_and_parents_get_new_indexes_after_removal(raw: bytes):
     """Without the first snapshot every stored index differs."""
     info = parse_repo(NAME, raw)
     first = next(iter(info.snapshots))
@@ -162,7 +162,7 @@ def with_expiration(info: RepoInfo) -> RepoInfo:
     return replace(info, updates=(update, replace(newest, backup_path=COPY), *others))
 
 
-def test_library_reads_and_continues_a_rewritten_repository(icechunk2: Library, tmp_path: Path):
+def test_icechunk_reads_and_writes_rewritten_repository(icechunk2: Library, tmp_path: Path):
     tree = document_tree(icechunk2, tmp_path / "repo", START)
     builder, file = tree.builder, tree.builder.path / "repo"
     before, content = builder.call("report"), file.read_bytes()

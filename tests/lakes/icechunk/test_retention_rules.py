@@ -68,7 +68,7 @@ def test_snapshot_at_cutoff_is_kept_and_older_one_expires():
     assert in_state(decide(LINE, {"main": "e"}, retention=just_after), "expired") == {"b", "c"}
 
 
-def test_everything_is_kept_without_policy():
+def test_all_snapshots_are_kept_without_policy():
     everything = decide(LINE, {"main": "c"}, retention={"tags": "keep"})
     assert set(states(everything).values()) == {"retained"}
     assert everything.expiry.num_rows == 0
@@ -80,7 +80,7 @@ def test_keep_last_ignores_age():
     assert in_state(retention, "expired") == {"b"}
 
 
-def test_age_and_count_keep_the_union():
+def test_snapshot_is_kept_by_age_or_count():
     retention = decide(LINE, {"main": "e"}, retention={"default": {"max_age": "1d", "keep_last": 2}})
     assert edits(retention) == {"d": "a"}
 
@@ -90,7 +90,7 @@ def test_first_matching_pattern_applies():
     assert decide(LINE, {"main": "e"}, retention=rules).expiry.num_rows == 0
 
 
-def test_unlimited_ref_protects_its_ancestry_from_edits():
+def test_ref_with_unlimited_retention_prevents_edits_of_ancestors():
     rules = {"default": {"keep": "2026-01-22"}, "refs": [{"match": "release", "keep": "forever"}]}
     commits = [*LINE, *history(("f", "e", 26))]
     retention = decide(commits, {"main": "f", "release": "e"}, retention=rules)
@@ -98,7 +98,7 @@ def test_unlimited_ref_protects_its_ancestry_from_edits():
     assert "keeps its history permanently" in reason(retention, "b")
 
 
-def test_longer_rule_on_shared_history_moves_the_edit():
+def test_ref_with_longer_retention_moves_edit_to_older_snapshot():
     rules = {"default": {"keep": "2026-01-22"}, "refs": [{"match": "release", "keep": "2026-01-03"}]}
     assert edits(decide(LINE, {"main": "e", "release": "e"}, retention=rules)) == {"c": "a"}
     apart = decide(LINE, {"main": "e", "release": "d"}, retention=rules)
@@ -131,7 +131,7 @@ def test_expired_tag_on_retained_snapshot_is_kept():
     assert deleted_refs(decide(LINE, {"main": "c"}, {"tip": "c"}, policy, delete_expired_tags=True)) == set()
 
 
-def test_kept_tags_are_not_deleted_and_noted():
+def test_tags_are_not_deleted_if_retention_keeps_tags():
     retention = decide(LINE, {"main": "e"}, {"old": "c"}, delete_expired_tags=True)
     assert deleted_refs(retention) == set()
     assert any("retention.tags is `keep`" in note for note in retention.notes)
@@ -152,7 +152,7 @@ def test_head_of_deleted_ref_is_never_edited(semantics: str):
     assert edits(retention) == {"d": "a"}
 
 
-def test_ignored_tag_is_deleted_with_its_snapshot():
+def test_ignored_tag_is_deleted_if_its_snapshot_expires():
     ignore = {"default": {"keep": "2026-01-10"}, "tags": "ignore"}
     retention = decide(LINE, {"main": "e"}, {"old": "c", "new": "d"}, ignore)
     assert in_state(retention, "expired") == {"b", "c"}
@@ -178,7 +178,7 @@ def test_young_dangling_snapshot_is_retained_with_ancestry():
     assert edits(retention) == {"d": "a"}
 
 
-def test_dangling_cutoff_is_independent_of_default():
+def test_dangling_cutoff_is_independent_of_default_rule():
     commits = [*LINE, *history(("x", "a", 24), ("y", "a", 25))]  # as of the first of February
     for default in ("forever", "1d"):
         retention = decide(commits, {"main": "e"}, retention={"default": default}, grace_cutoff=day(30))
@@ -197,7 +197,7 @@ def test_unlimited_dangling_retention_is_noted():
     assert not any("reaches are kept" in note for note in decide(LINE, {"main": "e"}, retention=for_ever).notes)
 
 
-def test_snapshots_cut_off_by_own_edits_are_not_kept_as_dangling():
+def test_snapshots_unreachable_after_own_edits_are_not_kept():
     policy = {"default": {"keep": "forever"}, "dangling": "forever", "refs": [{"match": "main", "keep": "2026-01-10"}]}
     plan_actions = decide(LINE, {"main": "e"}, retention=policy)
     assert in_state(plan_actions, "expired") == {"b", "c"}
@@ -207,13 +207,13 @@ def test_snapshots_cut_off_by_own_edits_are_not_kept_as_dangling():
     assert in_state(decide(edited, {"main": "e"}, retention=policy), "dangling") == set()  # an edit by another tool may be a mistake
 
 
-def test_grace_period_keeps_expired_dangling_snapshot():
+def test_expired_dangling_snapshot_is_kept_in_grace_period():
     commits = [*LINE, *history(("x", "a", 9))]
     assert states(decide(commits, {"main": "e"}, grace_cutoff=day(9)))["x"] == "retained"
     assert states(decide(commits, {"main": "e"}, grace_cutoff=day(10)))["x"] == "dangling"
 
 
-def test_young_root_keeps_the_history_and_is_noted():
+def test_root_younger_than_descendants_is_noted_and_history_kept():
     skewed = history(("a", None, 15), ("b", "a", 2), ("c", "b", 20))
     for semantics in ("seed", "icechunk-v1"):
         retention = decide(skewed, {"main": "c"}, semantics=semantics)
@@ -221,13 +221,13 @@ def test_young_root_keeps_the_history_and_is_noted():
         assert any("wrong clock" in note for note in retention.notes)
 
 
-def test_seed_ignores_expired_head_with_younger_ancestor():
+def test_seed_semantics_ignore_expired_head_with_younger_ancestor():
     skewed = history(("a", None, 1), ("b", "a", 2), ("c", "b", 20), ("d", "c", 3))
     assert in_state(decide(skewed, {"main": "d"}), "expired") == set()
     assert in_state(decide(skewed, {"main": "d"}, semantics="icechunk-v1"), "expired") == {"b"}
 
 
-def test_cycle_of_parents_is_kept_and_noted():
+def test_snapshots_on_parent_cycle_are_kept_and_noted():
     commits = history(("a", "b", 1), ("b", "a", 2), ("c", "b", 3), ("d", "c", 20))
     retention = decide(commits, {"main": "d"}, semantics="icechunk-v1")
     assert set(states(retention).values()) == {"retained"}
@@ -235,14 +235,14 @@ def test_cycle_of_parents_is_kept_and_noted():
     assert any("cycle" in note for note in retention.notes)
 
 
-def test_snapshots_next_to_a_reached_cycle_are_kept():
+def test_snapshots_connected_to_reachable_cycle_are_kept():
     """One of the parents is wrong, so any of them may be an ancestor."""
     commits = history(("r", None, 1), ("a", "b", 2), ("b", "a", 3), ("d", "b", 5), ("x", "r", 4))
     assert set(states(decide(commits, {"main": "d"})).values()) == {"retained"}
     assert in_state(decide(commits, {"main": "x"}), "dangling") == {"d"}, "no ref reaches the cycle"
 
 
-def test_dangling_snapshot_without_parent_is_dangling():
+def test_dangling_snapshot_may_have_missing_parent():
     commits = [*LINE, *history(("x", "gone", 4))]
     retention = decide(commits, {"main": "e"})
     assert in_state(retention, "dangling") == {"x"}
@@ -256,14 +256,14 @@ def test_retain_refuses_unreadable_reachable_snapshot():
         decide(commits, {"main": "e"})
 
 
-def test_refs_are_limited_to_100_and_counted():
+def test_snapshot_row_lists_at_most_100_refs_and_counts_all():
     retention = decide(LINE, {"main": "e"}, {f"t{n:03}": "e" for n in range(150)})
     row = retention.reachable.to_pylist()[0]
     assert row["refs_count"] == 151
     assert row["refs"] == ["main", *(f"t{n:03}" for n in range(99))]
 
 
-def test_tables_have_published_schemas():
+def test_retention_tables_have_published_schemas():
     retention = decide(LINE, {"main": "e"})
     assert retention.reachable.schema == REACHABLE_SNAPSHOTS.schema
     assert retention.expiry.schema == EXPIRY_PLAN.schema
@@ -281,14 +281,14 @@ def rows(retention: Retention, action: str) -> list[tuple[str, str | None, str |
     return [(row["snapshot_id"], row["old_parent_id"], row["new_parent_id"]) for row in found]
 
 
-def test_icechunk_semantics_follow_the_spec_version():
+def test_icechunk_semantics_depend_on_spec_version():
     tags, branches = {"t": "c"}, {"main": "e"}
     for name in ("icechunk", "icechunk-v1"):
         assert edits(decide(LINE, branches, tags, semantics=name)) == {"c": "a", "d": "a"}
         assert edits(decide(to_entries(LINE), branches, tags, semantics=name, spec_version=2)) == {"c": "a"}
 
 
-def test_listed_snapshot_is_removed_by_an_edit_and_an_unlisted_one_is_not():
+def test_only_snapshots_listed_in_repo_get_remove_action():
     commits = [*to_entries(LINE), *history(("f", None, 3))]
     retention = decide(commits, {"main": "e"}, spec_version=2)
     assert rows(retention, "edit_parent") == [("d", "c", "a")]
@@ -296,14 +296,14 @@ def test_listed_snapshot_is_removed_by_an_edit_and_an_unlisted_one_is_not():
     assert in_state(retention, "dangling") == {"f"}
 
 
-def test_listed_snapshot_in_the_grace_period_stays_listed_with_its_ancestors():
+def test_snapshot_in_grace_period_and_ancestors_stay_in_repo():
     commits = to_entries([*LINE, *history(("x", "b", 4), ("y", "x", 28))])
     retention = decide(commits, {"main": "e"}, spec_version=2, grace_cutoff=day(27))
     assert rows(retention, "remove_snapshot") == [("c", "b", None)]
     assert rows(retention, "edit_parent") == [("d", "c", "a")]
 
 
-def test_expired_tag_on_the_head_of_a_branch_is_deleted_only_by_the_library_rule():
+def test_expired_tag_on_branch_head_is_deleted_only_by_icechunk_semantics():
     commits, expiry = to_entries(LINE[:3]), {"delete_expired_tags": True}
     retention = {"default": {"keep": "2026-01-10"}, "tags": "policy"}
     for semantics, gone in (("seed", set[str]()), ("icechunk", {"t"})):
@@ -312,14 +312,14 @@ def test_expired_tag_on_the_head_of_a_branch_is_deleted_only_by_the_library_rule
         assert "c" in in_state(found, "retained")
 
 
-def test_tag_on_the_first_snapshot_is_never_deleted_by_the_library_rule():
+def test_icechunk_semantics_never_delete_tag_on_first_snapshot():
     retention = {"default": {"keep": "2026-01-10"}, "tags": "policy"}
     found = decide(to_entries(LINE), {"main": "e"}, {"t": "a"}, retention, semantics="icechunk", spec_version=2, delete_expired_tags=True)
     assert deleted_refs(found) == set()
 
 
 @pytest.mark.parametrize("semantics", ["seed", "icechunk"])
-def test_every_kept_snapshot_keeps_a_listed_parent(semantics: str):
+def test_kept_snapshot_always_has_parent_listed_in_repo(semantics: str):
     rnd = random.Random(7)
     for _ in range(300):
         count = rnd.randint(1, 12)

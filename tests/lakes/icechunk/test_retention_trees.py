@@ -68,7 +68,7 @@ def policy(cutoff: datetime, **more: str) -> dict:
 
 @pytest.mark.parametrize("monotonic", [True, False])
 @pytest.mark.parametrize("group", range(GROUPS // 2))
-def test_random_trees_expire_like_library_and_document(tmp_path: Path, group: int, monotonic: bool):
+def test_retention_of_random_trees_matches_icechunk_and_document(tmp_path: Path, group: int, monotonic: bool):
     for seed in range(group * TREES_A_GROUP, (group + 1) * TREES_A_GROUP):
         tree = random_tree(tmp_path / str(seed), seed, START, monotonic=monotonic)
         heads = heads_of(tree.builder.reopen())
@@ -104,7 +104,7 @@ def test_random_trees_expire_like_library_and_document(tmp_path: Path, group: in
 
 
 @pytest.mark.parametrize("group", range(example_count(2, 4)))
-def test_deleting_expired_refs_equals_the_library(tmp_path: Path, group: int):
+def test_deletion_of_expired_refs_matches_icechunk(tmp_path: Path, group: int):
     for seed in range(1000 + group * TREES_A_GROUP, 1000 + (group + 1) * TREES_A_GROUP):
         tree = random_tree(tmp_path / str(seed), seed, START)
         cutoff = cutoffs(tree)[seed % 2]
@@ -151,7 +151,7 @@ def test_kept_snapshots_stay_in_the_history_of_their_ref(drawn, semantics: str):
 
 @settings(max_examples=300, deadline=None)
 @given(histories(), st.sampled_from(["seed", "icechunk-v1"]))
-def test_states_equal_reachability_after_planned_edits(drawn, semantics: str):
+def test_snapshot_states_match_reachability_after_planned_edits(drawn, semantics: str):
     snapshots, refs = drawn
     retention = retain(*inputs(snapshots, refs, semantics))
     before = dict(enumerate(parent for parent, _ in snapshots))
@@ -170,7 +170,7 @@ def test_states_equal_reachability_after_planned_edits(drawn, semantics: str):
 
 @settings(max_examples=300, deadline=None)
 @given(histories(), st.sampled_from(["seed", "icechunk-v1"]), st.data())
-def test_partial_edits_leave_exactly_the_rest(drawn, semantics: str, data: st.DataObject):
+def test_next_plan_contains_exactly_remaining_edits(drawn, semantics: str, data: st.DataObject):
     snapshots, refs = drawn
     plan = edits(retain(*inputs(snapshots, refs, semantics)))
     made = data.draw(st.sets(st.sampled_from(sorted(plan)))) if plan else set()

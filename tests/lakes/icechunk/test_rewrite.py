@@ -42,7 +42,7 @@ def history(repo: icechunk.Repository, path: Path, change: Callable[[zarr.Group,
     return [info.id for info in repo.ancestry(branch="main")]
 
 
-def test_rewrite_equals_the_library_on_the_document_tree(tmp_path: Path):
+def test_rewrite_matches_icechunk_on_document_tree(tmp_path: Path):
     tree = document_tree(tmp_path / "repo", START)
     snapshots = {path.name: path.read_bytes() for path in (tmp_path / "repo" / "snapshots").iterdir()}
     tree.builder.reopen().expire_snapshots(tree.cutoff)
@@ -54,7 +54,7 @@ def test_rewrite_equals_the_library_on_the_document_tree(tmp_path: Path):
 
 
 @pytest.mark.parametrize("level", select_cases([3], [1, 9, 19]))
-def test_rewrite_equals_the_library_at_all_compression_levels(tmp_path: Path, level: int):
+def test_rewrite_matches_icechunk_at_all_compression_levels(tmp_path: Path, level: int):
     config = icechunk.RepositoryConfig(compression=icechunk.CompressionConfig(level=level))
     path = tmp_path / "repo"
     repo = icechunk.Repository.create(icechunk.local_filesystem_storage(str(path)), config=config)
@@ -98,7 +98,7 @@ def test_uncompressed_file_stays_uncompressed(snapshot: bytes):
 
 
 @pytest.mark.parametrize("settings", [{"level": 7}, {"level": 19}, {"write_checksum": True}, {"write_content_size": True}])
-def test_rewrite_keeps_frame_settings(snapshot: bytes, settings: dict):
+def test_rewrite_keeps_compression_frame_settings(snapshot: bytes, settings: dict):
     payload = bytes(payload_of(snapshot))
     stream = zstandard.ZstdCompressor(**{"level": 3, "write_content_size": False, **settings}).compressobj(
         size=len(payload) if "write_content_size" in settings else -1
@@ -110,7 +110,7 @@ def test_rewrite_keeps_frame_settings(snapshot: bytes, settings: dict):
     assert with_parent("snapshot", rewritten, parse_snapshot("snapshot", file).parent_id) == file
 
 
-def test_unknown_compression_uses_default_level(snapshot: bytes):
+def test_rewrite_of_unknown_compression_uses_default_level(snapshot: bytes):
     payload = bytes(payload_of(snapshot))
     stream = zstandard.ZstdCompressor(level=3, write_content_size=False).compressobj()
     halves = [payload[: len(payload) // 2], payload[len(payload) // 2 :]]
@@ -132,18 +132,18 @@ def test_parent_must_be_an_object_id(snapshot: bytes, parent: str):
         with_parent("snapshot", snapshot, parent)
 
 
-def test_rewrite_refuses_damaged_and_foreign_files(snapshot: bytes):
+def test_rewrite_refuses_damaged_files_and_other_types(snapshot: bytes):
     for damaged in (snapshot[:-1], snapshot[:30], b"", snapshot + b"x", snapshot[:36] + b"\x02" + snapshot[37:]):
         with pytest.raises(FormatError, match="snapshots/X"):
             with_parent("snapshots/X", damaged, OTHER)
 
 
-def test_rewrite_verifies_its_result(snapshot: bytes, monkeypatch: pytest.MonkeyPatch):
+def test_rewrite_fails_if_the_result_is_wrong(snapshot: bytes, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(envelope, "rewrap", lambda raw, payload: with_payload(raw, payload_of(raw)))
     with pytest.raises(FormatError, match=f"expected the same snapshot with the parent {OTHER}"):
         with_parent("snapshot", snapshot, OTHER)
 
 
 @given(ids)
-def test_id_spelling_round_trips(object_id: bytes):
+def test_object_id_spelling_round_trips(object_id: bytes):
     assert unspell_one(spell_one(object_id)) == object_id

@@ -60,17 +60,17 @@ def test_undo_restores_every_byte(tree: DocumentTree, built: DocumentTree):
     assert files_of(tree.builder.path, ".") == files_of(built.builder.path, ".")
 
 
-def test_lake_is_reversible(tree: DocumentTree):
+def test_icechunk_lake_implements_reversible_lake(tree: DocumentTree):
     assert isinstance(lake_of(tree), ReversibleLake)
 
 
-def test_second_undo_reports_absent(tree: DocumentTree):
+def test_second_undo_returns_outcome_absent(tree: DocumentTree):
     lake, plan = expire_tree(tree, delete_expired_branches=True)
     assert verdicts(lake.undo(plan)) == {"done"}
     assert verdicts(lake.undo(plan)) == {"absent"}
 
 
-def test_undo_leads_to_the_same_plan(tree: DocumentTree):
+def test_plan_after_undo_equals_first_plan(tree: DocumentTree):
     lake, plan = expire_tree(tree, delete_expired_branches=True)
     list(lake.undo(plan))
     assert plan_actions(lake, AS_OF) == plan
@@ -96,7 +96,7 @@ def test_undo_skips_snapshot_with_changed_parent(tree: DocumentTree):
     assert parents_now(lake, AS_OF)[edit.snapshot_id] == tree.ids[0]
 
 
-def test_undo_skips_branch_created_since(tree: DocumentTree):
+def test_undo_skips_branch_recreated_after_plan(tree: DocumentTree):
     lake, plan = expire_tree(tree, delete_expired_branches=True)
     tree.builder.reopen().create_branch("old", tree.ids[14])
     [outcome] = [outcome for outcome in lake.undo(plan) if outcome.action.ref_name == "old"]
@@ -139,7 +139,7 @@ def test_undo_refuses_history_with_missing_manifest(tree: DocumentTree, built: D
     tree.builder.reopen().garbage_collect(FAR_FUTURE, dry_run=True)  # fails if a needed manifest is missing
 
 
-def test_undo_refuses_cycle(tree: DocumentTree):
+def test_undo_refuses_parent_cycle(tree: DocumentTree):
     lake = lake_of(tree)
     before = files_of(tree.builder.path, ".")
     [outcome] = lake.undo([ExpiryAction("edit_parent", tree.ids[2], "", None, None, tree.ids[4], tree.ids[1])])
@@ -160,7 +160,7 @@ def test_undo_fails_for_incomplete_rows_and_unreadable_repository(tree: Document
 
 @settings(max_examples=25, deadline=None)
 @given(st.data())
-def test_undo_works_for_any_subset_and_order(built: DocumentTree, data: st.DataObject):
+def test_undo_works_for_any_subset_of_actions_in_any_order(built: DocumentTree, data: st.DataObject):
     with memory_directory() as base:
         tree = copy_of(built, base / "repo")
         lake, plan = expire_tree(tree, semantics="icechunk-v1", delete_expired_branches=True)

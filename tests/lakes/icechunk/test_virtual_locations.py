@@ -58,7 +58,7 @@ def addresses(*locations: str) -> tuple[set[str], list[str]]:
         ("s3://bucket/a%20b?x#y", {"s3://bucket/a%20b?x#y", "s3://bucket/a b?x#y", "s3://bucket/a%20b", "s3://bucket/a b"}),
     ],
 )
-def test_location_means_these_addresses(location: str, expected: set[str]) -> None:
+def test_virtual_location_resolves_to_all_possible_addresses(location: str, expected: set[str]) -> None:
     found, names = addresses(location, "file:///plain")
     assert found == expected | {"file:///plain"}
     assert bool(names) == location.lower().startswith("vcc:")
@@ -76,26 +76,26 @@ def test_location_means_these_addresses(location: str, expected: set[str]) -> No
         ("file:///data/%00.nc", None),
     ],
 )
-def test_only_the_name_that_the_library_reads_is_a_file(location: str, read: str | None) -> None:
+def test_virtual_file_is_address_that_icechunk_reads(location: str, read: str | None) -> None:
     found = virtual_addresses("manifest x", pa.array([location]), CONTAINERS)
     assert found.files.to_pylist() == ([] if read is None else [read])
     assert read is None or found.possible.to_pylist() or location == read
 
 
 @pytest.mark.parametrize("location", ["vcc://unknown/q", "vcc:///q", "vcc://BOX/q", "vcc:box/q", "vcc://box", "vcc://box%2520/q"])
-def test_unknown_container_is_refused_by_name(location: str) -> None:
+def test_unknown_chunk_container_is_refused_with_known_names(location: str) -> None:
     with pytest.raises(FormatError, match=f"manifest x: the location '{location}' names .*the configuration defines 'Box', 'box'"):
         addresses("file:///plain", location)
 
 
-def test_all_unresolved_locations_are_reported() -> None:
-    """They are compared with planned files by their tails."""
+def test_all_unresolved_virtual_locations_are_reported() -> None:
+    """Unresolved locations are compared with planned files by file name."""
     with pytest.raises(UnresolvedAddresses) as refused:
         addresses("vcc://box/q", "vcc://a/x/../q", "vcc://b/a%20b")
     assert refused.value.addresses == ("vcc://a/q", "vcc://b/a b", "vcc://b/a%20b")
 
 
-def test_every_name_in_a_manifest_is_returned_once() -> None:
+def test_chunk_container_names_of_manifest_are_returned_once() -> None:
     assert addresses("vcc://my%20box/q", "vcc://box/q", "vcc://box/r")[1] == ["box", "my box"]
     assert addresses("file:///q")[1] == []
 
@@ -105,7 +105,7 @@ def write_config(folder: Path, content: str | bytes) -> NamedPrefixes:
     return read_chunk_containers(LocalObjects(), f"file://{folder}")
 
 
-def test_containers_are_read_from_the_current_configuration(tmp_path: Path) -> None:
+def test_chunk_containers_are_read_from_current_configuration(tmp_path: Path) -> None:
     """Containers of library 1.x have no name, and a name with several prefixes has no meaning."""
     assert read_chunk_containers(LocalObjects(), f"file://{tmp_path}") == NamedPrefixes({})
     text = """
@@ -135,7 +135,7 @@ def test_containers_are_read_from_the_current_configuration(tmp_path: Path) -> N
         ("#" * (MAX_CONFIG_BYTES + 1), "expected at most"),
     ],
 )
-def test_unreadable_configuration_is_a_note_until_a_location_needs_it(tmp_path: Path, content: str | bytes, finding: str) -> None:
+def test_unreadable_configuration_fails_only_if_location_needs_it(tmp_path: Path, content: str | bytes, finding: str) -> None:
     containers = write_config(tmp_path, content)
     assert containers.prefixes == {}
     assert containers.error is not None
@@ -145,13 +145,13 @@ def test_unreadable_configuration_is_a_note_until_a_location_needs_it(tmp_path: 
     assert virtual_addresses("manifest x", pa.array(["s3://bucket/q"]), containers).files.to_pylist() == ["s3://bucket/q"]
 
 
-def test_configuration_that_is_a_directory_is_an_error(tmp_path: Path) -> None:
+def test_configuration_that_is_directory_raises_error(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").mkdir()
     assert "cannot be read" in (read_chunk_containers(LocalObjects(), f"file://{tmp_path}").error or "")
     assert spellings("file:///a/./b") == {"file:///a/b"}
 
 
-def test_containers_of_spec_version_2_are_read_from_repo(tmp_path: Path) -> None:
+def test_version_2_chunk_containers_are_read_from_repo(tmp_path: Path) -> None:
     """The recorded configurations have two named containers and one without a name."""
     for name in ("virtual-chunks", "virtual-chunks-by-2.0.5"):
         info = parse_repo(name, (unpack_recording(name, tmp_path).path / "repo").read_bytes())
@@ -171,7 +171,7 @@ def test_containers_of_spec_version_2_are_read_from_repo(tmp_path: Path) -> None
         ({f"{n}": {"name": f"{n}", "url_prefix": f"s3://{n}/", "store": {"s3": [n, 1.5, True]}} for n in range(300)}, None),
     ],
 )
-def test_flexbuffer_has_the_containers_that_were_written(containers: Any, expected: dict[str, str] | None) -> None:
+def test_chunk_containers_round_trip_through_flexbuffer(containers: Any, expected: dict[str, str] | None) -> None:
     config = bytes(flexbuffers.Dumps({"caching": None, "retries": [1, 2, 3], "virtual_chunk_containers": containers, "zone": -1.5}))
     if expected is None:
         expected = {f"{n}": f"s3://{n}/" for n in range(300)}
@@ -191,7 +191,7 @@ def test_flexbuffer_has_the_containers_that_were_written(containers: Any, expect
         (bytes(MAX_CONFIG_BYTES + 1), "expected at most"),
     ],
 )
-def test_unreadable_flexbuffer_is_a_note(config: bytes, finding: str) -> None:
+def test_unreadable_flexbuffer_adds_note(config: bytes, finding: str) -> None:
     containers = parse_chunk_containers("lake x: repo", bytes(config))
     assert containers.prefixes == {}
     assert containers.error is not None
@@ -199,7 +199,7 @@ def test_unreadable_flexbuffer_is_a_note(config: bytes, finding: str) -> None:
     assert finding in containers.error
 
 
-def test_flexbuffer_that_repeats_a_map_is_refused_in_time() -> None:
+def test_flexbuffer_that_repeats_map_is_refused_quickly() -> None:
     """Each of 3,000 containers is the same map of 3,000 keys."""
     count = 3000
     large = {f"key{n:05}": None for n in range(count)} | {"name": "x", "url_prefix": "s3://x/"}
@@ -217,7 +217,7 @@ def test_flexbuffer_that_repeats_a_map_is_refused_in_time() -> None:
     assert "maps that are larger than the buffer in total" in (parse_chunk_containers("repo", bytes(config)).error or "")
 
 
-def test_damaged_flexbuffer_has_containers_or_an_error() -> None:
+def test_damaged_flexbuffer_is_read_or_raises_error() -> None:
     rnd = random.Random(5)
     containers = {"a": {"name": "x", "url_prefix": "s3://one/"}}
     good = bytes(flexbuffers.Dumps({"virtual_chunk_containers": containers, "other": {"n": [1, "two"]}}))

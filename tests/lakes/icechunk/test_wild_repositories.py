@@ -34,7 +34,7 @@ def repository(path: Path) -> icechunk.Repository:
 
 @needs_wild
 @pytest.mark.parametrize("wild", V1, indirect=True)
-def test_refs_and_ancestries_equal_the_library(wild: Path):
+def test_refs_and_ancestries_match_icechunk(wild: Path):
     lake, repo = lake_at(wild), repository(wild)
     refs = lake.freeze(NOW)
     commits = {commit.commit_id: commit for commit in commits_of(lake, refs)}
@@ -51,7 +51,7 @@ def test_refs_and_ancestries_equal_the_library(wild: Path):
 
 @needs_wild
 @pytest.mark.parametrize("wild", V1, indirect=True)
-def test_snapshots_decode_to_manifests_of_the_library(wild: Path):
+def test_decoded_snapshots_reference_manifests_that_icechunk_reports(wild: Path):
     lake, repo, objects = lake_at(wild), repository(wild), LocalObjects()
     refs = lake.freeze(NOW)
     commits = {commit.commit_id: commit for commit in commits_of(lake, refs)}
@@ -70,7 +70,7 @@ def test_snapshots_decode_to_manifests_of_the_library(wild: Path):
 
 @needs_wild
 @pytest.mark.parametrize("wild", ["test-repo-v1"], indirect=True)
-def test_virtual_locations_equal_the_library(wild: Path):
+def test_virtual_locations_match_icechunk(wild: Path):
     lake, repo, objects = lake_at(wild), repository(wild), LocalObjects()
     expected, found = set(), set()
     for commit in commits_of(lake, lake.freeze(NOW)):
@@ -87,15 +87,17 @@ def test_virtual_locations_equal_the_library(wild: Path):
 
 @needs_wild
 @pytest.mark.parametrize("wild", V1, indirect=True)
-def test_dangling_snapshots_equal_the_library_garbage(wild: Path):
+def test_dangling_snapshots_match_icechunk_garbage(wild: Path):
     retention = retention_of(lake_at(wild, {"default": {"keep": "2100-01-01"}, "refs": [{"match": ".*", "keep": "forever"}]}), NOW)
     summary = repository(wild).garbage_collect(FAR_FUTURE, dry_run=True)
     assert len(in_state(retention, "dangling")) == summary.snapshots_deleted
 
 
 @pytest.mark.parametrize("default", ["forever", "1d"])
-def test_leftovers_of_library_expiry_are_dangling_after_a_week(default: str):
-    """Its manifests are deleted, so it is unreadable. If it were kept, its missing files would refuse every plan."""
+def test_snapshots_expired_by_icechunk_are_dangling_after_week(default: str):
+    """The manifests of such a snapshot are deleted. If it were kept, its missing files would refuse
+    every plan.
+    """
     lake, objects = lake_at(EXPIRED, {"default": default, "refs": [{"match": ".*", "keep": "forever"}]}), LocalObjects()
     refs = lake.freeze(NOW)
     commits = {commit.commit_id: commit for commit in commits_of(lake, refs)}

@@ -45,7 +45,7 @@ def test_random_bytes_are_refused_as_message(raw: bytes) -> None:
 
 
 @given(st.integers(0, 2**64 - 1))
-def test_varints_round_trip(value: int) -> None:
+def test_varint_round_trips(value: int) -> None:
     values, after = Buffer.of("the number", [uvarint(value)]).uvarints(np.array([0]))
     assert values[0] == value
     assert after[0] == len(uvarint(value))
@@ -56,7 +56,7 @@ def test_signed_varint_doubles_the_length(value: int) -> None:
     assert svarint(value) == uvarint(2 * value)
 
 
-def test_last_occurrence_of_a_field_applies() -> None:
+def test_last_occurrence_of_protobuf_field_applies() -> None:
     raw = number(3, 1) + text(9, "new") + number(3, 7) + text(1, "a") + bytes([0x55, 1, 2, 3, 4]) + text(1, "bc")
     fields = scan_messages(Buffer.of("the message", [raw]), np.array([0]), np.array([len(raw)]), {1: "address:bytes", 3: "size"})
     assert fields[3].numbers(1).tolist() == [7]

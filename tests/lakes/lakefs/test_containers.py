@@ -35,7 +35,7 @@ def addresses(entries: Sequence[Entry]) -> set[str]:
 
 
 @pytest.mark.parametrize("name", ["basic", "lifecycle"])
-def test_commits_contain_the_listed_objects(name: str) -> None:
+def test_decoded_commits_contain_listed_objects(name: str) -> None:
     recording = Recording(name)
     for commit in recording.expected["commits"].values():
         held: dict[str, set[str]] = {}
@@ -48,7 +48,7 @@ def test_commits_contain_the_listed_objects(name: str) -> None:
 
 
 @full_suite_only
-def test_large_repository_has_the_recorded_trees() -> None:
+def test_large_repository_decodes_to_recorded_trees() -> None:
     recording = Recording("many")
     checked = 0
     for commit in recording.expected["commits"]:
@@ -90,7 +90,7 @@ def _metaranges(recording: Recording) -> dict[str, str]:
     return {name: of[branch["head"]] for name, branch in recording.expected["branches"].items()}
 
 
-def test_range_gives_one_row_per_object() -> None:
+def test_range_decodes_to_one_row_per_object() -> None:
     raw = range_table(ENTRIES)
     rows = decode(container(raw, expected=200), raw)
     assert rows.schema == LOGICAL_ENTRY_SCHEMA
@@ -102,17 +102,17 @@ def test_user_metadata_is_skipped() -> None:
     assert addresses([Entry("a", "data/p/x", metadata={f"k{n}": "v" * n for n in range(30)})]) == {f"{LOCATION}data/p/x"}
 
 
-def test_file_with_two_spellings_is_one_file() -> None:
+def test_address_with_another_spelling_resolves_to_the_same_file() -> None:
     full = Entry("b", "local:///lakefs-blockstore/namespace/data/p/x", address_type=2)
     assert f"{LOCATION}data/p/x" in addresses([full])
     assert addresses([Entry("a", "data/p/x"), full]) >= {f"{LOCATION}data/p/x"}
 
 
-def test_full_address_of_another_mount_point_protects_the_file() -> None:
+def test_file_is_protected_if_its_address_has_another_mount_point() -> None:
     assert f"{LOCATION}data/p/x" in addresses([Entry("a", "local:///somewhere/else/entirely/data/p/x", address_type=2)])
 
 
-def test_full_address_with_doubled_root_protects_the_file() -> None:
+def test_file_is_protected_if_its_address_repeats_root() -> None:
     assert f"{LOCATION}data/p/x" in addresses([Entry("a", "local:///store/store/namespace/data/p/x", address_type=2)])
 
 
@@ -125,7 +125,7 @@ def test_full_address_with_doubled_root_protects_the_file() -> None:
         ("file:///srv/blocks/other/", "local:///srv/blocks/srv/blocks/other/data/p/x"),
     ],
 )
-def test_import_from_another_repository_protects_its_file(storage: str, address: str) -> None:
+def test_object_imported_from_another_repository_is_protected(storage: str, address: str) -> None:
     """H13: the paths of a server in a container differ from those on this machine."""
     raw = range_table([Entry("a", address, address_type=2)])
     importer = Container(f"file:///srv/blocks/importer/_lakefs/{raw.object_id}", Kind.RANGE)
@@ -142,7 +142,7 @@ def test_range_with_another_id_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_recorded_tables_have_the_id_of_their_content(name: str) -> None:
+def test_recorded_table_id_equals_id_of_its_content(name: str) -> None:
     tables = dict(Recording(name).tables())
     assert {object_id(read_sstable(found, raw)) for found, raw in tables.items()} == set(tables)
 
@@ -164,23 +164,23 @@ def test_imported_object_keeps_its_address() -> None:
     ],
 )
 def test_server_decodes_addresses_in_buckets(address: str, others: set[str]) -> None:
-    """lakeFS #9466. The file was planned if another lake expired it."""
+    """lakeFS #9466. Without decoding, the file was planned if another lake expired it."""
     assert addresses([Entry("a", address, address_type=2)]) == {address} | others
 
 
 @pytest.mark.parametrize(
     "address, expected", [("data/p/x", f"{LOCATION}data/p/x"), ("s3://bucket/x", "s3://bucket/x"), ("0123abcd", f"{LOCATION}0123abcd")]
 )
-def test_deprecated_address_with_scheme_is_full(address: str, expected: str) -> None:
+def test_deprecated_address_with_scheme_is_full_address(address: str, expected: str) -> None:
     assert addresses([Entry("a", address, address_type=0)]) == {expected}
 
 
-def test_possible_names_need_not_exist() -> None:
+def test_possible_addresses_need_not_exist() -> None:
     raw = range_table([Entry("a", "local:///x/namespace/data/p/x", address_type=2)])
     assert not any(decode(container(raw), raw)["must_exist"].to_pylist())
 
 
-def test_only_the_likeliest_name_is_an_object() -> None:
+def test_only_likeliest_address_is_object() -> None:
     raw = range_table([Entry("a", "local:///data/blocks/namespace/data/p/x", address_type=2), Entry("b", "local:///raw/x", address_type=2)])
     rows = decode(container(raw), raw, ["file:///", "file:///srv/"]).to_pylist()
     assert [row["address"] for row in rows if row["kind"] == Kind.OBJECT] == [f"{LOCATION}data/p/x", "file:///raw/x"]
@@ -238,7 +238,7 @@ def test_invalid_entry_is_refused(data: bytes, found: str) -> None:
         decode(container(raw), raw)
 
 
-def test_metarange_names_ranges_with_counts() -> None:
+def test_metarange_references_ranges_with_object_counts() -> None:
     ids = ["a" * 64, "b" * 64]
     raw = metarange_table([(ids[0], b"a", b"c", 5), (ids[1], b"d", b"f", 7)])
     rows = decode(container(raw, Kind.METARANGE), raw).to_pylist()

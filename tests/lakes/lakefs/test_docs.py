@@ -1,4 +1,4 @@
-"""`docs/lakefs.md` names all options, reasons and permissions."""
+"""`docs/lakefs.md` lists all options, reasons and permissions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def options(table: str) -> set[str]:
     return set(re.findall(r"^\| `([^`]+)`", section, re.MULTILINE))
 
 
-def test_examples_use_names_that_a_server_accepts() -> None:
+def test_examples_use_valid_repository_and_branch_names() -> None:
     """lakeFS 1.84 refuses repositories with less than three characters, and branches with a slash."""
     idle = PAGE_OF_IDLE_BRANCHES.split("kind: lakefs", 1)[1].split("```", 1)[0]
     repositories = re.findall(r"^ +repository: (.+)$", PAGE, re.MULTILINE)
@@ -46,17 +46,17 @@ def test_examples_use_names_that_a_server_accepts() -> None:
     assert not any("/" in name for name in branches)
 
 
-def test_page_explains_every_option() -> None:
+def test_docs_page_explains_every_option() -> None:
     fields = {*LakeFsLakeConfig.model_fields, *(f"retention.{name}" for name in LakeFsRetention.model_fields)} - {"retention"}
     of_every_kind = {"name", "kind", "owners", "tags", "assets", "max_garbage_share"}  # in docs/configuration.md
     assert options("Configuration") == fields - of_every_kind
 
 
-def test_page_explains_every_reason() -> None:
+def test_docs_page_explains_every_reason() -> None:
     assert options("Reasons") == {"expired", "lifecycle", KIND.files.never_committed, "unreferenced"}
 
 
-def test_page_lists_permissions_of_all_calls(tmp_path: Path) -> None:
+def test_docs_page_lists_permissions_of_all_api_calls(tmp_path: Path) -> None:
     with serve(RepositoryBuilder(tmp_path, NOW).repository) as (lake, server):
         lake.freeze(NOW)
     requested = {path for _, path, _ in server.requests if not path.endswith("/usage-report/summary")}  # optional
@@ -68,5 +68,5 @@ def test_page_lists_permissions_of_all_calls(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "table", ["policy_table", "current_rules", "potential_commits", "lifecycle_objects", "lifecycle_paths", "uncommitted_objects"]
 )
-def test_page_names_every_kind_table(table: str) -> None:
+def test_docs_page_mentions_every_lakefs_table(table: str) -> None:
     assert f"`{table}`" in PAGE

@@ -45,7 +45,7 @@ def paging(query: dict[str, str]) -> dict[str, Any]:
     return {name: int(value) if name == "amount" else value == "true" if name == "show_hidden" else value for name, value in query.items()}
 
 
-def test_branches(served: tuple[Recording, ApiClient]) -> None:
+def test_fake_server_returns_recorded_branches(served: tuple[Recording, ApiClient]) -> None:
     recording, client = served
     matches = 0
     for query, _, expected in replay(served, "branches", "/branches"):
@@ -54,7 +54,7 @@ def test_branches(served: tuple[Recording, ApiClient]) -> None:
     assert matches > 1
 
 
-def test_changes_of_branches(served: tuple[Recording, ApiClient]) -> None:
+def test_fake_server_returns_recorded_uncommitted_changes(served: tuple[Recording, ApiClient]) -> None:
     recording, client = served
     for _, path, expected in replay(served, "staging_diff", "/diff"):
         found = BranchesApi(client).diff_branch(recording.name, path.split("/branches/")[1].split("/")[0]).to_dict()
@@ -62,14 +62,14 @@ def test_changes_of_branches(served: tuple[Recording, ApiClient]) -> None:
         assert paths[0] == paths[1]
 
 
-def test_tags(served: tuple[Recording, ApiClient]) -> None:
+def test_fake_server_returns_recorded_tags(served: tuple[Recording, ApiClient]) -> None:
     recording, client = served
     matches = [TagsApi(client).list_tags(recording.name, **paging(q)).to_dict() == e for q, _, e in replay(served, "tags", "/tags")]
     assert matches
     assert all(matches)
 
 
-def test_listings_of_refs(served: tuple[Recording, ApiClient]) -> None:
+def test_fake_server_returns_recorded_object_listings(served: tuple[Recording, ApiClient]) -> None:
     recording, client = served
     branches = recording.expected["branches"]
     matches = 0
@@ -83,7 +83,7 @@ def test_listings_of_refs(served: tuple[Recording, ApiClient]) -> None:
     assert matches > 5
 
 
-def test_repository_and_rules(served: tuple[Recording, ApiClient]) -> None:
+def test_fake_server_returns_recorded_repository_and_rules(served: tuple[Recording, ApiClient]) -> None:
     recording, client = served
     ((_, _, expected), *_) = replay(served, "repository", f"/repositories/{recording.name}")
     assert RepositoriesApi(client).get_repository(recording.name).to_dict() == expected
@@ -94,7 +94,7 @@ def test_repository_and_rules(served: tuple[Recording, ApiClient]) -> None:
     assert InternalApi(client).get_garbage_collection_config().to_dict() == grace
 
 
-def test_refs_dump(served: tuple[Recording, ApiClient]) -> None:
+def test_fake_server_returns_recorded_refs_dump(served: tuple[Recording, ApiClient]) -> None:
     recording, client = served
     api = RepositoriesApi(client)
     task = api.dump_submit(recording.name)
@@ -105,7 +105,7 @@ def test_refs_dump(served: tuple[Recording, ApiClient]) -> None:
     assert second["refs"] == recorded[-1]["refs"]
 
 
-def test_errors_equal_the_recorded_ones(served: tuple[Recording, ApiClient]) -> None:
+def test_fake_server_returns_recorded_errors(served: tuple[Recording, ApiClient]) -> None:
     recording, client = served
     errors = {e["request"]["path"]: e["response"] for e in recording.exchanges("errors")}
     missing = errors["/api/v1/repositories/no-such-repository"]
@@ -137,7 +137,7 @@ def test_commit_id_prefix_precedes_branch_name_on_old_servers_only(tmp_path: Pat
     assert set(repository.resolve("fade") or ()) == set(repository.resolve("fade$") or ()) == {"staged"}
 
 
-def test_edits_of_branches_have_the_recorded_responses(tmp_path: Path) -> None:
+def test_fake_server_returns_recorded_responses_to_branch_edits(tmp_path: Path) -> None:
     """Ids of commits differ, so each recorded id is replaced by that of the same commit here."""
     builder = RepositoryBuilder(tmp_path, datetime(2026, 1, 1, tzinfo=UTC), "edits")
     server = FakeServer(builder.repository)
@@ -187,7 +187,7 @@ def _comparable(body: Any) -> Any:
     return {key: _comparable(value) for key, value in body.items() if key not in unknown}
 
 
-def test_unknown_requests_are_refused(served: tuple[Recording, ApiClient]) -> None:
+def test_fake_server_refuses_unknown_requests(served: tuple[Recording, ApiClient]) -> None:
     recording, client = served
     with pytest.raises(ApiException) as found:
         TagsApi(client).create_tag(recording.name, TagCreation(id="new", ref="main"))

@@ -55,7 +55,7 @@ def protections(lake: LakeFsLake) -> dict[str, str | None]:
     return {ref.ref_name: ref.properties.get(PROTECTED) for ref in lake.freeze(START).refs}
 
 
-def test_deleted_branch_is_created_again_at_its_head(builder: RepositoryBuilder, lake: LakeFsLake) -> None:
+def test_undo_recreates_deleted_branch_at_its_head(builder: RepositoryBuilder, lake: LakeFsLake) -> None:
     action = deletion(builder)
     assert as_branch_lake(lake) is not None
     assert [delete(lake, action).verdict for _ in range(2)] == ["done", "absent"]
@@ -64,7 +64,7 @@ def test_deleted_branch_is_created_again_at_its_head(builder: RepositoryBuilder,
     assert builder.repository.branches[TMP].head == action.snapshot_id
 
 
-def test_moved_branch_is_kept(builder: RepositoryBuilder, lake: LakeFsLake) -> None:
+def test_branch_that_moved_after_plan_is_kept(builder: RepositoryBuilder, lake: LakeFsLake) -> None:
     action = deletion(builder)
     head = builder.commit(TMP, data_2=b"y")
     outcome = delete(lake, action)
@@ -90,7 +90,7 @@ def test_branch_with_uncommitted_changes_is_kept(builder: RepositoryBuilder, lak
 
 
 @pytest.mark.parametrize("pattern, protects", [("tmp/*", True), ("t*", True), ("release*", False), ("{rel,x}*", True)])
-def test_branch_protection_rule_protects(builder: RepositoryBuilder, lake: LakeFsLake, pattern: str, *, protects: bool) -> None:
+def test_branch_with_protection_rule_is_kept(builder: RepositoryBuilder, lake: LakeFsLake, pattern: str, *, protects: bool) -> None:
     builder.repository.protected.append(pattern)
     assert protections(lake)[TMP] == (f"the branch protection rule {pattern!r} protects it" if protects else None)
     assert delete(lake, deletion(builder)).verdict == ("changed" if protects else "done")
@@ -103,7 +103,7 @@ def test_default_and_hidden_branches_are_protected(builder: RepositoryBuilder, l
     assert builder.repository.branches.keys() == {"main", "system", TMP}
 
 
-def test_unreadable_protection_protects_all(builder: RepositoryBuilder, served: tuple[LakeFsLake, FakeServer]) -> None:
+def test_unreadable_protection_rules_protect_all_branches(builder: RepositoryBuilder, served: tuple[LakeFsLake, FakeServer]) -> None:
     lake, server = served
     server.fault = lambda method, path, query: (403, {"message": "no"}) if path.endswith("/branch_protection") else None
     assert (protections(lake)[TMP] or "").startswith("its protection cannot be read: lakeFS repository ml-data")
@@ -121,7 +121,7 @@ def test_denied_deletion_keeps_the_branch(builder: RepositoryBuilder, served: tu
     )
 
 
-def test_lost_answer_is_not_repeated(builder: RepositoryBuilder, served: tuple[LakeFsLake, FakeServer]) -> None:
+def test_branch_deletion_with_lost_response_is_not_repeated(builder: RepositoryBuilder, served: tuple[LakeFsLake, FakeServer]) -> None:
     lake, server = served
     action = deletion(builder)
 
@@ -138,7 +138,7 @@ def test_lost_answer_is_not_repeated(builder: RepositoryBuilder, served: tuple[L
     assert len([request for request in server.requests if request[0] == "DELETE"]) == 1
 
 
-def test_name_in_use_and_lost_commit_are_not_overwritten(builder: RepositoryBuilder, lake: LakeFsLake) -> None:
+def test_undo_refuses_lost_commit_and_branch_name_in_use(builder: RepositoryBuilder, lake: LakeFsLake) -> None:
     action = deletion(builder)
     assert delete(lake, action).verdict == "done"
     lost = recreate(lake, ExpiryAction(DELETE_IDLE_BRANCH, "gone", "idle", "branch", TMP))
@@ -153,21 +153,21 @@ def test_name_in_use_and_lost_commit_are_not_overwritten(builder: RepositoryBuil
 
 
 @pytest.mark.parametrize("rules", [{}, {"delete_idle": [{"match": "x", "after": "30d"}]}], ids=["no rule", "other rule"])
-def test_branch_that_was_not_examined_is_protected(builder: RepositoryBuilder, rules: Any) -> None:
-    """A rule that is added later on the same date applies to the existing freeze."""
+def test_branch_without_idle_rule_at_freeze_is_protected(builder: RepositoryBuilder, rules: Any) -> None:
+    """A rule that is added later on the same date applies to the refs that were already read."""
     with serve(builder.repository, rules) as (lake, _):
         reason = "no rule of delete_idle matched it when the refs were frozen"
         assert protections(lake) == {"main": reason, TMP: reason}
 
 
-def test_without_rules_no_further_request_is_sent(builder: RepositoryBuilder) -> None:
+def test_freeze_requests_no_branch_details_without_rules(builder: RepositoryBuilder) -> None:
     with serve(builder.repository) as (lake, server):
         lake.freeze(START)
         assert not [path for _, path, _ in server.requests if "protection" in path or "diff" in path]
 
 
 @pytest.mark.parametrize("method", ["GET", "DELETE"])
-def test_404_of_a_proxy_does_not_prove_the_deletion(builder: RepositoryBuilder, served: tuple[LakeFsLake, FakeServer], method: str) -> None:
+def test_proxy_404_does_not_count_as_deleted_branch(builder: RepositoryBuilder, served: tuple[LakeFsLake, FakeServer], method: str) -> None:
     lake, server = served
     action = deletion(builder)
     server.fault = lambda sent, path, query: (404, "<html>no upstream</html>") if sent == method and "/branches/" in path else None

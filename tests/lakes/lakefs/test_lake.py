@@ -92,7 +92,7 @@ def is_dumped(server: FakeServer) -> bool:
 # Retention
 
 
-def test_missing_rules_keep_every_commit(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
+def test_missing_retention_rules_keep_every_commit(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
     """H1: lakeFS's collector treats missing rules as an empty live set."""
     builder.commit("old", ["first"], 90, {"a": "data/p/a"})
     builder.commit("head", ["old"], 1, {"b": "data/p/b"})
@@ -104,7 +104,7 @@ def test_missing_rules_keep_every_commit(builder: Builder, lake: tuple[LakeFsLak
     )
 
 
-def test_rules_of_zero_days_keep_every_commit(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
+def test_retention_rules_of_zero_days_keep_every_commit(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
     """H19."""
     builder.commit("head", ["first"], 1, {"b": "data/p/b"})
     builder.branch("main", "head")
@@ -112,7 +112,7 @@ def test_rules_of_zero_days_keep_every_commit(builder: Builder, lake: tuple[Lake
     assert set(states_of(lake[0]).values()) == {"retained"}
 
 
-def test_head_at_start_of_window_is_kept(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
+def test_branch_head_at_cutoff_is_kept(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
     for name, parent, days in [("a", "first", 30), ("b", "a", 12), ("c", "b", 3), ("d", "c", 1)]:
         builder.commit(name, [parent], days, {})
     builder.branch("main", "d")
@@ -130,7 +130,7 @@ def test_parent_is_kept_while_child_is_younger_than_rule(
     assert states_of(lake[0])["first"] == state
 
 
-def test_last_rule_of_a_branch_applies(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
+def test_last_of_two_rules_for_branch_applies(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
     builder.commit("head", ["first"], 10, {})
     builder.branch("main", "head")
     builder.repository.rules = {
@@ -140,7 +140,7 @@ def test_last_rule_of_a_branch_applies(builder: Builder, lake: tuple[LakeFsLake,
     assert states_of(lake[0])["first"] == "retained"
 
 
-def test_merged_commits_use_the_default_rule(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
+def test_merged_commits_use_default_retention(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
     builder.commit("side", ["first"], 3, {})
     builder.commit("merge", ["first", "side"], 2, {})
     builder.branch("main", "merge")
@@ -150,7 +150,7 @@ def test_merged_commits_use_the_default_rule(builder: Builder, lake: tuple[LakeF
     assert states_of(lake[0])["side"] == "retained"
 
 
-def test_last_parent_is_first_in_commits_of_version_0(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
+def test_version_0_commit_has_its_first_parent_last(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
     builder.commit("side", ["first"], 3, {})
     builder.commit("merge", ["side", "first"], 2, {}, version=0)
     builder.branch("main", "merge")
@@ -158,7 +158,7 @@ def test_last_parent_is_first_in_commits_of_version_0(builder: Builder, lake: tu
     assert states_of(lake[0]) == {"first": "retained", "merge": "retained", "side": "expired"}
 
 
-def test_tag_keeps_only_its_commit(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
+def test_tag_keeps_only_tagged_commit(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
     builder.commit("release", ["first"], 50, {"a": "data/p/a"})
     builder.commit("next", ["release"], 40, {})
     builder.commit("head", ["next"], 30, {})
@@ -192,7 +192,7 @@ def test_dangling_commits_can_have_their_own_cutoff(builder: Builder, dangling: 
         assert states_of(lake)["lost"] == expected
 
 
-def test_configured_rules_replace_server_rules(builder: Builder) -> None:
+def test_configured_retention_replaces_server_rules(builder: Builder) -> None:
     for name, parent, days in [("a", "first", 30), ("b", "a", 12), ("c", "b", 3)]:
         builder.commit(name, [parent], days, {})
     builder.branch("main", "c")
@@ -231,7 +231,7 @@ def test_staged_objects_of_hidden_branches_are_live(builder: Builder, lake: tupl
 
 
 def test_second_upload_of_identical_content_is_live(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
-    """H5: diff and prepare_uncommited omit the new file, although the branch names it."""
+    """H5: diff and prepare_uncommited omit the new file, although the branch references it."""
     builder.commit("head", ["first"], 1, {"a": "data/p/old"})
     builder.branch("main", "head")
     builder.stage("main", "a", "data/p/new")
@@ -239,7 +239,7 @@ def test_second_upload_of_identical_content_is_live(builder: Builder, lake: tupl
     assert pinned_keys(lake[0].freeze(NOW), builder.repository.namespace) == {"data/p/new"}
 
 
-def test_linked_objects_with_doubled_root_are_live(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
+def test_linked_objects_whose_address_repeats_root_are_live(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
     """H16, H17."""
     builder.stage("main", "a", "local:///lakefs-blockstore/ml-data/data/p/a,signature")
     assert "data/p/a,signature" in pinned_keys(lake[0].freeze(NOW), builder.repository.namespace)
@@ -277,7 +277,7 @@ def test_objects_committed_after_the_dump_are_live(builder: Builder, lake: tuple
     assert pinned_keys(refs, builder.repository.namespace) == {"data/p/a"}
 
 
-def test_freeze_repeats_if_the_dump_lacks_a_head(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
+def test_freeze_is_repeated_if_dump_lacks_branch_head(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
     dumps = []
 
     def commit_after_the_dump(method: str, path: str, query: Any) -> None:
@@ -307,7 +307,7 @@ def test_freeze_refuses_continuously_changing_repository(builder: Builder, lake:
     assert sum(method == "POST" and path.endswith("/dump") for method, path, _ in lake[1].requests) == ATTEMPTS
 
 
-def test_branch_deleted_during_listing_loses_only_its_staging(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
+def test_branch_deleted_during_listing_affects_no_other_staged_object(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
     """H3: lakeFS then discards the other branches. Here its list is empty, and a branch is deleted in each of our two reads."""
     for branch in ("early", "late"):
         builder.branch(branch, "first")
@@ -347,7 +347,7 @@ def test_repository_without_its_default_branch_is_unreadable(
         lake[0].freeze(NOW)
 
 
-def test_freeze_refuses_branch_with_name_of_commit_prefix(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
+def test_freeze_refuses_branch_name_that_is_commit_id_prefix(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
     """The server lists the commit instead, so staged objects would look unused."""
     builder.commit("fade" + "0" * 60, ["first"], 1, {"a": "data/p/a"})
     builder.branch("fade", "first")
@@ -386,7 +386,7 @@ def test_freeze_refuses_branch_with_name_of_commit_prefix(builder: Builder, lake
         "/repositories/ml-data/gc/prepare_uncommited",
     ],
 )
-def test_invalid_response_is_named_without_credentials(
+def test_error_response_is_reported_without_credentials(
     builder: Builder, lake: tuple[LakeFsLake, FakeServer], path: str, status: int, found: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gc_assets.lakes.lakefs.client.RETRIES", 0)
@@ -409,10 +409,10 @@ def test_invalid_response_is_named_without_credentials(
         (429, "slow down", False),
     ],
 )
-def test_installation_id_is_only_missing_if_the_server_answers_so(
+def test_installation_id_may_be_missing_only_if_server_lacks_endpoint(
     lake: tuple[LakeFsLake, FakeServer], monkeypatch: pytest.MonkeyPatch, status: int, message: str, is_known: bool
 ) -> None:
-    """A run that recorded no id would turn off the check of it."""
+    """If a run recorded no id, later runs could not check it."""
     monkeypatch.setattr("gc_assets.lakes.lakefs.client.RETRIES", 0)
     lake[1].installation = "first"
     lake[1].fault = lambda method, path, query: (status, {"message": message}) if path == "/usage-report/summary" else None
@@ -426,7 +426,7 @@ def test_installation_id_is_only_missing_if_the_server_answers_so(
 
 
 @pytest.mark.parametrize("status", [429, 500, 502, 503, 504, 0])
-def test_request_to_busy_server_is_repeated(builder: Builder, lake: tuple[LakeFsLake, FakeServer], status: int) -> None:
+def test_request_to_busy_server_is_retried(builder: Builder, lake: tuple[LakeFsLake, FakeServer], status: int) -> None:
     failures = {"left": 2}
 
     def busy(method: str, path: str, query: Any) -> tuple[int, Any] | None:
@@ -441,7 +441,7 @@ def test_request_to_busy_server_is_repeated(builder: Builder, lake: tuple[LakeFs
 
 
 @pytest.mark.parametrize("listed", ["/branches", "/tags", "/refs/main/objects/ls"])
-def test_error_inside_a_list_stops_the_run(
+def test_error_on_later_page_of_list_stops_run(
     builder: Builder, lake: tuple[LakeFsLake, FakeServer], monkeypatch: pytest.MonkeyPatch, listed: str
 ) -> None:
     """H4: lakeFS's iterators ignore such errors, and later objects look unused."""
@@ -456,7 +456,7 @@ def test_error_inside_a_list_stops_the_run(
         lake[0].freeze(NOW)
 
 
-def test_unreachable_server_is_named(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_server_error_contains_no_credentials(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gc_assets.lakes.lakefs.client.RETRIES", 0)
     with serve(builder.repository) as (lake, _):
         pass
@@ -530,7 +530,7 @@ def test_empty_last_page_ends_a_list(lake: tuple[LakeFsLake, FakeServer]) -> Non
     assert [ref.ref_name for ref in lake[0].freeze(NOW).refs] == ["main"]
 
 
-def test_lists_are_read_completely(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
+def test_paged_server_lists_are_read_completely(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
     lake[1].page = 2
     for number in range(9):
         builder.branch(f"b{number}", "first")
@@ -541,7 +541,7 @@ def test_lists_are_read_completely(builder: Builder, lake: tuple[LakeFsLake, Fak
     assert len(pinned_keys(refs, builder.repository.namespace)) == 9
 
 
-def test_all_locations_of_the_server_list_are_read(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
+def test_all_pages_of_uncommitted_list_are_read(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
     """H2: the last page has no location, and lakeFS's client reads only that page. H18: other pages can be empty too."""
     builder.stage("main", "a", "data/p/a")
     location = builder.repository.prepare_uncommitted("r1")
@@ -558,13 +558,13 @@ def test_repeated_continuation_token_stops_the_run(lake: tuple[LakeFsLake, FakeS
         lake[0].freeze(NOW)
 
 
-def test_missing_files_of_the_server_list_stop_the_run(lake: tuple[LakeFsLake, FakeServer]) -> None:
+def test_missing_uncommitted_list_file_stops_run(lake: tuple[LakeFsLake, FakeServer]) -> None:
     lake[1].pages_of_uncommitted = [("local:///lakefs-blockstore/ml-data/_lakefs/retention/gc/uncommitted/r9/uncommitted", "")]
     with pytest.raises(LakeUnreadable, match=r"but .*/uncommitted/r9/uncommitted/ contains no file"):
         lake[0].freeze(NOW)
 
 
-def test_wrong_location_stops_the_run(builder: Builder, tmp_path: Path) -> None:
+def test_wrong_uncommitted_list_location_stops_run(builder: Builder, tmp_path: Path) -> None:
     with (
         serve(builder.repository, location=f"file://{tmp_path}/elsewhere") as (lake, _),
         pytest.raises(LakeUnreadable, match="does not exist, although the server has just written it; check that `location`"),
@@ -572,7 +572,7 @@ def test_wrong_location_stops_the_run(builder: Builder, tmp_path: Path) -> None:
         lake.freeze(NOW)
 
 
-def test_local_namespace_is_matched_by_folder_name(builder: Builder) -> None:
+def test_local_namespace_is_matched_to_storage_by_folder_name(builder: Builder) -> None:
     builder.repository.storage_namespace = "local://unknown"
     with serve(builder.repository) as (lake, _), pytest.raises(LakeUnreadable, match="0 configured storages end in the folder 'unknown'"):
         lake.freeze(NOW)
@@ -591,14 +591,16 @@ def test_local_namespace_is_matched_by_folder_name(builder: Builder) -> None:
         "local://elsewhere/..//ml-data",
     ],
 )
-def test_overlapping_repository_stops_the_run(builder: Builder, lake: tuple[LakeFsLake, FakeServer], other: str, tmp_path: Path) -> None:
+def test_repository_with_overlapping_namespace_stops_run(
+    builder: Builder, lake: tuple[LakeFsLake, FakeServer], other: str, tmp_path: Path
+) -> None:
     """H20, H13."""
     lake[1].repositories["other"] = FakeRepository("other", tmp_path / "other", storage_namespace=other)
     with pytest.raises(LakeUnreadable, match="repository other has the storage namespace"):
         lake[0].freeze(NOW)
 
 
-def test_repository_with_the_same_name_prefix_is_no_overlap(lake: tuple[LakeFsLake, FakeServer], tmp_path: Path) -> None:
+def test_namespace_with_common_name_prefix_is_no_overlap(lake: tuple[LakeFsLake, FakeServer], tmp_path: Path) -> None:
     lake[1].repositories["ml-data-2"] = FakeRepository("ml-data-2", tmp_path / "other")
     assert lake[0].freeze(NOW).refs
 
@@ -614,21 +616,21 @@ def test_clock_skew_over_five_minutes_stops_the_run(lake: tuple[LakeFsLake, Fake
 
 
 @pytest.mark.parametrize("days", [-1, "7", None])
-def test_invalid_rules_stop_the_run(builder: Builder, lake: tuple[LakeFsLake, FakeServer], days: Any) -> None:
+def test_invalid_retention_rules_stop_run(builder: Builder, lake: tuple[LakeFsLake, FakeServer], days: Any) -> None:
     """H19: the server accepts negative days, which would expire everything but the heads."""
     builder.rules(7, main=days)
     with pytest.raises(LakeUnreadable, match="garbage collection rules: expected a number of days of at least 0"):
         lake[0].freeze(NOW)
 
 
-def test_truncated_dump_stops_the_run(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
+def test_truncated_refs_dump_stops_run(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
     builder.commit("head", ["lost"], 1, {})
     builder.branch("main", "head")
     with pytest.raises(LakeUnreadable, match="a parent that is not in the graph, for example head to its parent lost"):
         states_of(lake[0])
 
 
-def test_dump_with_missing_commits_stops_the_run(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
+def test_refs_dump_with_missing_commits_stops_run(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
     """H12."""
     (source,) = lake[0].freeze(NOW).sources
     builder.commit("head", ["first"], 1, {})
@@ -639,7 +641,7 @@ def test_dump_with_missing_commits_stops_the_run(builder: Builder, lake: tuple[L
 
 
 @pytest.mark.parametrize("damage", ["removed", "cut", "changed"])
-def test_damaged_dump_stops_the_run(builder: Builder, lake: tuple[LakeFsLake, FakeServer], damage: str) -> None:
+def test_damaged_refs_dump_stops_run(builder: Builder, lake: tuple[LakeFsLake, FakeServer], damage: str) -> None:
     refs = lake[0].freeze(NOW)
     path = Path(refs.sources[0].address.removeprefix("file://"))
     raw = path.read_bytes()
@@ -651,7 +653,7 @@ def test_damaged_dump_stops_the_run(builder: Builder, lake: tuple[LakeFsLake, Fa
         commits_of(lake[0], refs)
 
 
-def test_read_only_repository_requests_no_staging_list(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
+def test_read_only_repository_is_frozen_without_uncommitted_list(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
     builder.repository.read_only = True
     lake[1].fault = lambda method, path, query: (403, {"message": "read-only"}) if path.endswith("prepare_uncommited") else None
     assert lake[0].freeze(NOW).refs
@@ -666,12 +668,12 @@ def test_stray_file_in_metadata_folder_is_ignored(builder: Builder, lake: tuple[
     assert all("_lakefs" not in claim.address for claim in refs.claims)
 
 
-def test_minimum_age_is_link_expiry_and_margin(lake: tuple[LakeFsLake, FakeServer]) -> None:
+def test_minimum_file_age_is_link_expiry_plus_margin(lake: tuple[LakeFsLake, FakeServer]) -> None:
     lake[1].grace_period = 6 * 3600
     assert lake[0].freeze(NOW).min_age_seconds == 7 * 3600
 
 
-def test_content_roots_are_metaranges(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
+def test_commits_reference_metaranges(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
     builder.commit("head", ["first"], 1, {"a": "data/p/a"})
     builder.branch("main", "head")
     roots = {commit.commit_id: commit.content_roots for commit in commits_of(lake[0], lake[0].freeze(NOW))}
@@ -679,7 +681,7 @@ def test_content_roots_are_metaranges(builder: Builder, lake: tuple[LakeFsLake, 
     assert [(root.kind, root.is_container) for root in roots["head"]] == [(Kind.METARANGE, True)]
 
 
-def test_recorded_branches_are_read(tmp_path: Path) -> None:
+def test_recorded_branches_and_heads_are_read(tmp_path: Path) -> None:
     repository = recorded_repository(Recording("lifecycle"), Recording("lifecycle").unpack(tmp_path))
     with serve(repository) as (lake, _):
         assert {ref.ref_name for ref in lake.freeze(NOW).refs if ref.ref_type == "branch"} == repository.branches.keys()

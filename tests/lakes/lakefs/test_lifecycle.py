@@ -40,7 +40,7 @@ def _ages(*moments: datetime) -> pa.Array:
     return pa.array(moments, pa.timestamp("us", tz="UTC"))
 
 
-def test_policy_rows_equal_the_proposal() -> None:
+def test_policy_rows_match_lifecycle_proposal() -> None:
     """For 8 days on the 20th the proposal prints the 18th, but the result is the 12th (10 days: the 10th, 5 days: the 15th)."""
     assert table({"rule1": RULE1}, 19) == [
         ("rule1", "foo/bar", None, january(9)),
@@ -55,7 +55,7 @@ def test_policy_rows_equal_the_proposal() -> None:
     ]
 
 
-def test_policy_rows_equal_the_recording() -> None:
+def test_policy_rows_match_recording() -> None:
     lifecycle = Recording("lifecycle").expected["lifecycle"]
     for run, (name, policy) in enumerate(list(lifecycle["policies"].items())[:2], start=1):
         day = int(name[-2:])
@@ -82,7 +82,7 @@ def rules_of(**rules: dict[str, Any]) -> list[Rule]:
         ("other/x.ckpt", False),
     ],
 )
-def test_glob_releases_the_paths_that_it_matches(path: str, goes: bool) -> None:
+def test_glob_rule_expires_only_matching_paths(path: str, goes: bool) -> None:
     rules = rules_of(r={"glob": "models/**.ckpt", "days": 10})
     assert is_released(rules, path, january(1), ["main"]) is goes
 
@@ -93,25 +93,25 @@ def test_star_does_not_match_a_slash() -> None:
     assert not is_released(rules, "tmp/a/b.log", january(1), ["main"])
 
 
-def test_longer_prefix_precedes_a_glob() -> None:
+def test_longer_prefix_has_priority_over_glob() -> None:
     rules = rules_of(all={"glob": "tmp/**", "days": 1}, keep={"prefix": "tmp/keep/", "days": 1000})
     assert is_released(rules, "tmp/a", january(1), ["main"])
     assert not is_released(rules, "tmp/keep/a", january(1), ["main"])
 
 
-def test_of_glob_and_prefix_of_one_length_the_longer_retention_applies() -> None:
+def test_longer_retention_applies_if_glob_and_prefix_are_equally_long() -> None:
     rules = rules_of(glob={"glob": "tmp/*.log", "days": 1}, prefix={"prefix": "tmp/", "days": 1000})
     assert not is_released(rules, "tmp/a.log", january(1), ["main"])
 
 
-def test_glob_is_part_of_the_rules_identity() -> None:
+def test_rules_with_different_globs_are_not_equal() -> None:
     first, second = (rules_of(r={"glob": glob, "days": 10})[0] for glob in ("tmp/*.a", "tmp/*.b"))
     assert first.prefix == second.prefix
     assert first != second
 
 
 @pytest.mark.parametrize("rule", [{"days": 1}, {"prefix": "a", "glob": "a*", "days": 1}, {"glob": "", "days": 1}])
-def test_rule_needs_either_prefix_or_glob(rule: dict[str, Any]) -> None:
+def test_lifecycle_rule_needs_either_prefix_or_glob(rule: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="r: exactly one of prefix and glob is required"):
         rules_of(r=rule)
 
@@ -129,23 +129,23 @@ PRINTED = bounds(9, b1=None, b2=17, b3=5)
     "branches, bound",
     [(["b1"], BEGINNING), (["b3"], january(5)), (["b1", "b3"], january(5)), (["b1", "b2", "b3"], january(9))],
 )
-def test_bounds_of_potential_commits_equal_the_proposal(branches: list[str], bound: datetime) -> None:
+def test_potential_commit_bounds_match_lifecycle_proposal(branches: list[str], bound: datetime) -> None:
     assert commit_bound(PRINTED, branches) == bound
 
 
-def test_branch_bound_includes_rules_for_all_branches() -> None:
+def test_branch_cutoff_bound_includes_rules_for_all_branches() -> None:
     assert branch_bound(PRINTED, "b2") == january(9)
     assert branch_bound(PRINTED, "main") == january(9)
     assert branch_bound([rule for rule in PRINTED if rule.branch], "main") is None
 
 
-def test_commit_of_a_branch_without_rules_is_not_potential() -> None:
+def test_commit_reachable_from_branch_without_rules_is_not_potential() -> None:
     assert commit_bound([Rule("r", "", "b1", january(20))], ["b1", "main"]) is None
     assert commit_bound(PRINTED, []) is None
 
 
 @pytest.mark.parametrize("key, rows", [("potential_commits_seed_example", "table"), ("potential_commits_run2", None)])
-def test_potential_commits_equal_the_recording(key: str, rows: str | None) -> None:
+def test_potential_commits_match_recording(key: str, rows: str | None) -> None:
     recording = Recording("lifecycle")
     lifecycle = recording.expected["lifecycle"]
     if rows is not None:
@@ -167,7 +167,7 @@ def test_potential_commits_equal_the_recording(key: str, rows: str | None) -> No
     assert found == {commit_id for commit_id in reached if recording.expected["commits"][commit_id]["meta_range_id"]}
 
 
-def test_deduplication_equals_the_proposal() -> None:
+def test_deduplication_matches_lifecycle_proposal() -> None:
     """foo/bar/a and foo/tar/a have address 1, foo/bar/b 4, foo/tar/b and foo/other/c 2: 4 and 1 are released, 2 is kept."""
     rules = [Rule("bar", "foo/bar", None, january(10)), Rule("tar", "foo/tar", None, january(10))]
     entries = {"foo/bar/a": 1, "foo/bar/b": 4, "foo/tar/a": 1, "foo/tar/b": 2, "foo/other/c": 2}
@@ -176,29 +176,29 @@ def test_deduplication_equals_the_proposal() -> None:
 
 
 @pytest.mark.parametrize("moment, goes", [(january(9, 23), True), (january(10), False), (january(10, 1), False)])
-def test_object_older_than_the_date_is_released(moment: datetime, goes: bool) -> None:
+def test_object_older_than_rule_date_expires(moment: datetime, goes: bool) -> None:
     assert is_released([Rule("r", "foo", None, january(10))], "foo/a", moment, ["main"]) is goes
 
 
-def test_every_reaching_branch_must_release_the_object() -> None:
+def test_object_expires_only_if_rules_of_all_its_branches_allow_it() -> None:
     rules = [Rule("r", "foo", None, january(10)), Rule("r", "foo", "b1", january(15))]
     assert is_released(rules, "foo/a", january(12), ["b1"])
     assert not is_released(rules, "foo/a", january(12), ["b1", "main"])
     assert is_released(rules, "foo/a", january(8), ["b1", "main"])
 
 
-def test_branch_without_rule_keeps_the_object() -> None:
+def test_object_on_branch_without_rule_is_kept() -> None:
     assert not is_released([Rule("r", "foo", "b1", january(15))], "foo/a", january(1), ["b1", "main"])
     assert not is_released([Rule("r", "foo", None, january(15))], "foo/a", january(1), [])
 
 
-def test_rule_of_a_branch_precedes_rule_for_all() -> None:
+def test_branch_rule_has_priority_over_rule_for_all_branches() -> None:
     rules = [Rule("r", "foo", None, january(15)), Rule("r", "foo", "b1", january(5))]
     assert not is_released(rules, "foo/a", january(8), ["b1"])
     assert is_released(rules, "foo/a", january(8), ["main"])
 
 
-def test_longest_prefix_applies() -> None:
+def test_rule_with_longest_prefix_applies() -> None:
     rules = [Rule("outer", "foo", None, january(15)), Rule("inner", "foo/bar", None, january(5))]
     assert is_released(rules, "foo/zoo", january(8), ["main"])
     assert not is_released(rules, "foo/bar/a", january(8), ["main"])
@@ -206,23 +206,23 @@ def test_longest_prefix_applies() -> None:
     assert is_released(rules, "foo/barn/m-1228", january(4), ["main"])
 
 
-def test_disabled_rule_keeps_the_object() -> None:
+def test_disabled_rule_does_not_expire_objects() -> None:
     rules = [Rule("outer", "", None, january(15)), Rule("inner", "foo", None, january(15), enabled=False)]
     assert not is_released(rules, "foo/a", january(8), ["main"])
     assert is_released(rules, "other", january(8), ["main"])
 
 
-def test_longest_retention_of_equal_prefixes_applies() -> None:
+def test_longest_retention_applies_if_prefixes_are_equal() -> None:
     rules = [Rule("a", "foo", None, january(15)), Rule("b", "foo", None, january(5))]
     assert not is_released(rules, "foo/a", january(8), ["main"])
 
 
-def test_branches_without_rules_are_one_class() -> None:
+def test_branches_without_own_rules_share_one_class() -> None:
     assert {class_of(PRINTED, f"feature-{number}") for number in range(1000)} == {OTHERS}
     assert class_of(PRINTED, "b1") == "b1"
 
 
-def test_releasing_rules_are_named() -> None:
+def test_expired_object_lists_rules_that_apply() -> None:
     rules = [Rule("all", "foo", None, january(15)), Rule("own", "foo", "b1", january(15))]
     verdicts = evaluate(rules, pa.array(["foo/a", "bar"]), _ages(january(1), january(1)), np.zeros(2, np.int64), [{OTHERS, "b1"}])
     assert verdicts.released.tolist() == [True, False]
@@ -253,7 +253,7 @@ some_objects = st.lists(
 
 
 @given(some_rules, some_objects)
-def test_vectorized_rules_equal_a_plain_loop(rules: list[Rule], objects: list[tuple[str, datetime, frozenset[str]]]) -> None:
+def test_vectorized_rules_match_plain_loop(rules: list[Rule], objects: list[tuple[str, datetime, frozenset[str]]]) -> None:
     def goes_on(branch: str, path: str, age: datetime) -> bool:
         for length in range(len(path), -1, -1):
             for own in (branch, None):
@@ -284,12 +284,12 @@ def test_vectorized_rules_equal_a_plain_loop(rules: list[Rule], objects: list[tu
         ('{"r": {"prefix": "a", "enabled": true}}', "r: the rule has no effect; set days or branch_days"),
     ],
 )
-def test_invalid_rules_are_refused_with_their_path(text: str, found: str) -> None:
+def test_invalid_rule_error_contains_yaml_path(text: str, found: str) -> None:
     with pytest.raises(UsageError, match=r"lifecycle rules in policies/ml.json are not valid") as refused:
         parse_rules("policies/ml.json", text)
     assert found in str(refused.value)
 
 
-def test_days_count_from_the_start_of_the_run_date() -> None:
+def test_rule_days_count_from_start_of_run_date() -> None:
     rows = rule_rows(parse_rules("r", json.dumps({"r": RULE1})), january(20) + timedelta(hours=0))
     assert rows[0]["date_to_be_deleted"] == january(10)

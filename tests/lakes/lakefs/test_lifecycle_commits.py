@@ -85,7 +85,7 @@ def blocks(lake: LakeFsLake) -> dict[str, str | None]:
     return {ref.ref_name: ref.properties.get(UNEDITABLE) for ref in lake.freeze(START).refs}
 
 
-def test_paths_are_deleted_by_one_commit_and_come_back_by_a_revert(builder: RepositoryBuilder, lake: LakeFsLake) -> None:
+def test_paths_are_deleted_in_one_commit_and_restored_by_revert(builder: RepositoryBuilder, lake: LakeFsLake) -> None:
     action, before = deletion(builder), paths_on(builder)
     assert as_path_lake(lake) is not None
     assert [delete(builder, lake, action).verdict for _ in range(2)] == ["done", "absent"]
@@ -102,9 +102,7 @@ def mark_as_made(builder: RepositoryBuilder, commit: str) -> None:
     builder.repository.commits[commit].metadata.update({PLAN: PLAN_ID, BRANCH: DEV})
 
 
-def test_commit_of_an_earlier_attempt_that_arrives_late_is_not_repeated(
-    builder: RepositoryBuilder, served: tuple[LakeFsLake, FakeServer]
-) -> None:
+def test_late_commit_of_earlier_attempt_is_not_repeated(builder: RepositoryBuilder, served: tuple[LakeFsLake, FakeServer]) -> None:
     (lake, server), action = served, deletion(builder)
 
     def arrive(method: str, path: str, query: Any) -> None:
@@ -116,7 +114,7 @@ def test_commit_of_an_earlier_attempt_that_arrives_late_is_not_repeated(
     assert len(paths_on(builder)) == 7
 
 
-def test_undo_reverts_the_commit_before_an_empty_one(builder: RepositoryBuilder, lake: LakeFsLake) -> None:
+def test_undo_skips_empty_commit_of_second_apply(builder: RepositoryBuilder, lake: LakeFsLake) -> None:
     action, before = deletion(builder), paths_on(builder)
     assert delete(builder, lake, action).verdict == "done"
     mark_as_made(builder, builder.commit(DEV))
@@ -124,7 +122,7 @@ def test_undo_reverts_the_commit_before_an_empty_one(builder: RepositoryBuilder,
     assert paths_on(builder) == before
 
 
-def test_readers_see_all_deletions_or_none(builder: RepositoryBuilder, served: tuple[LakeFsLake, FakeServer]) -> None:
+def test_readers_see_all_path_deletions_or_none(builder: RepositoryBuilder, served: tuple[LakeFsLake, FakeServer]) -> None:
     (lake, server), action, before = served, deletion(builder), paths_on(builder)
     seen: list[set[str]] = []
     server.fault = lambda method, path, query: seen.append(paths_on(builder))
@@ -132,7 +130,7 @@ def test_readers_see_all_deletions_or_none(builder: RepositoryBuilder, served: t
     assert [found for found in seen if found not in (before, {"keep/1"})] == []
 
 
-def test_paths_are_deleted_in_batches_of_the_servers_limit(tmp_path: Path, rules: str) -> None:
+def test_path_deletions_respect_batch_limit_of_server(tmp_path: Path, rules: str) -> None:
     builder = RepositoryBuilder(tmp_path / "large", START)
     key = builder.upload()
     for number in range(2001):
@@ -144,7 +142,7 @@ def test_paths_are_deleted_in_batches_of_the_servers_limit(tmp_path: Path, rules
     assert paths_on(builder, "main") == set()
 
 
-def test_lease_is_checked_before_each_batch_and_a_lost_one_deletes_nothing(tmp_path: Path, rules: str) -> None:
+def test_no_path_is_deleted_if_lease_is_lost_between_batches(tmp_path: Path, rules: str) -> None:
     """A million paths take longer than a lease."""
     builder = RepositoryBuilder(tmp_path / "large", START)
     key = builder.upload()
@@ -169,7 +167,7 @@ def test_lease_is_checked_before_each_batch_and_a_lost_one_deletes_nothing(tmp_p
     assert (outcome.verdict, left, paths_on(builder, "main")) == ("done", [0], set())
 
 
-def test_moved_branch_keeps_its_paths(builder: RepositoryBuilder, lake: LakeFsLake) -> None:
+def test_paths_on_moved_branch_are_kept(builder: RepositoryBuilder, lake: LakeFsLake) -> None:
     action = deletion(builder)
     head = builder.commit(DEV, other=b"y")
     outcome = delete(builder, lake, action)
@@ -188,7 +186,7 @@ def test_missing_branch_is_not_created(builder: RepositoryBuilder, lake: LakeFsL
     assert builder.repository.branches.keys() == {"main"}
 
 
-def test_branch_with_uncommitted_changes_waits(builder: RepositoryBuilder, lake: LakeFsLake) -> None:
+def test_paths_on_branch_with_uncommitted_changes_are_kept(builder: RepositoryBuilder, lake: LakeFsLake) -> None:
     action = deletion(builder)
     builder.delete(DEV, "keep/1")
     assert blocks(lake) == {"main": None, DEV: "it has uncommitted changes"}
@@ -198,13 +196,15 @@ def test_branch_with_uncommitted_changes_waits(builder: RepositoryBuilder, lake:
 
 
 @pytest.mark.parametrize("pattern, reason", [("dev/*", "the branch protection rule 'dev/*' protects it"), ("release", None)])
-def test_branch_protection_rule_protects(builder: RepositoryBuilder, lake: LakeFsLake, pattern: str, reason: str | None) -> None:
+def test_paths_on_branch_with_protection_rule_are_kept(
+    builder: RepositoryBuilder, lake: LakeFsLake, pattern: str, reason: str | None
+) -> None:
     builder.repository.protected.append(pattern)
     assert blocks(lake)[DEV] == reason
     assert delete(builder, lake, deletion(builder)).verdict == ("done" if reason is None else "changed")
 
 
-def test_hidden_branches_are_kept_and_the_default_branch_is_not(builder: RepositoryBuilder, lake: LakeFsLake) -> None:
+def test_paths_are_deleted_on_default_but_not_hidden_branches(builder: RepositoryBuilder, lake: LakeFsLake) -> None:
     builder.branch("system", DEV, hidden=True)
     builder.commit("main", tmp_1=b"1")
     assert blocks(lake) == {"main": None, "system": "it is hidden", DEV: None}
@@ -216,7 +216,7 @@ def test_read_only_repository_is_never_edited(builder: RepositoryBuilder, lake: 
     assert set(blocks(lake).values()) == {"the repository is read-only"}
 
 
-def test_only_branches_with_an_enabled_rule_are_examined(builder: RepositoryBuilder, tmp_path: Path) -> None:
+def test_only_branches_with_enabled_rule_are_checked(builder: RepositoryBuilder, tmp_path: Path) -> None:
     path = tmp_path / "named.json"
     rule = {"prefix": "tmp/", "enabled": True, "branch_days": {"main": 3}}
     path.write_text(json.dumps({"a": rule, "b": {"prefix": "x/", "days": 1, "enabled": False}}))
@@ -228,7 +228,7 @@ def test_only_branches_with_an_enabled_rule_are_examined(builder: RepositoryBuil
         assert not [path for _, path, _ in server.requests if "protection" in path]
 
 
-def test_hook_that_refuses_the_commit_keeps_the_paths(builder: RepositoryBuilder, served: tuple[LakeFsLake, FakeServer]) -> None:
+def test_paths_are_kept_if_hook_refuses_commit(builder: RepositoryBuilder, served: tuple[LakeFsLake, FakeServer]) -> None:
     lake, server = served
     server.fault = lambda method, path, query: (412, {"message": "pre-cherry-pick hook"}) if path.endswith("/cherry-pick") else None
     outcome = delete(builder, lake, deletion(builder))
@@ -239,7 +239,9 @@ def test_hook_that_refuses_the_commit_keeps_the_paths(builder: RepositoryBuilder
 
 
 @pytest.mark.parametrize("status", [401, 403])
-def test_denied_deletion_of_one_path_keeps_all(builder: RepositoryBuilder, served: tuple[LakeFsLake, FakeServer], status: int) -> None:
+def test_all_paths_are_kept_if_deletion_of_one_is_denied(
+    builder: RepositoryBuilder, served: tuple[LakeFsLake, FakeServer], status: int
+) -> None:
     lake, server = served
     refused = {"errors": [{"status_code": status, "message": "Unauthorized", "path": "tmp/1"}]}
     server.fault = lambda method, path, query: (200, refused) if path.endswith("/objects/delete") else None
@@ -281,7 +283,7 @@ def apply_and_kill(
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_apply_killed_at_any_request_is_finished_by_another(tmp_path: Path, rules: str, moment: str) -> None:
+def test_apply_killed_at_any_request_is_completed_by_next_apply(tmp_path: Path, rules: str, moment: str) -> None:
     number, is_killed = 1, True
     while is_killed:
         builder = RepositoryBuilder(tmp_path / f"{number}", START)
@@ -301,7 +303,9 @@ def test_apply_killed_at_any_request_is_finished_by_another(tmp_path: Path, rule
 
 
 @pytest.mark.parametrize("change", ["other path", "planned path", "planned path deleted", "staged object"])
-def test_change_between_check_and_commit(builder: RepositoryBuilder, served: tuple[LakeFsLake, FakeServer], change: str) -> None:
+def test_branch_change_between_check_and_commit_is_kept(
+    builder: RepositoryBuilder, served: tuple[LakeFsLake, FakeServer], change: str
+) -> None:
     (lake, server), action = served, deletion(builder)
 
     def change_branch(method: str, path: str, query: object) -> Answer | None:
@@ -330,7 +334,7 @@ def test_change_between_check_and_commit(builder: RepositoryBuilder, served: tup
     assert temporary(builder) == []
 
 
-def test_leftovers_of_interrupted_applies_are_removed_and_no_other_branch(
+def test_only_temporary_branches_of_interrupted_applies_are_removed(
     builder: RepositoryBuilder, served: tuple[LakeFsLake, FakeServer], caplog: pytest.LogCaptureFixture
 ) -> None:
     lake, server = served
@@ -345,7 +349,7 @@ def test_leftovers_of_interrupted_applies_are_removed_and_no_other_branch(
     assert "is not deleted: HTTP 403: no" in caplog.text
 
 
-def test_undo_is_refused_if_the_branch_changed(builder: RepositoryBuilder, lake: LakeFsLake) -> None:
+def test_undo_is_refused_if_branch_changed_after_deletion(builder: RepositoryBuilder, lake: LakeFsLake) -> None:
     action = deletion(builder)
     assert restore(lake, action).verdict == "absent", "nothing was deleted"
     assert delete(builder, lake, action).verdict == "done"
@@ -365,7 +369,7 @@ def test_undo_is_refused_if_the_branch_changed(builder: RepositoryBuilder, lake:
     )
 
 
-def test_undo_finds_the_commit_on_any_page_of_the_log(builder: RepositoryBuilder, served: tuple[LakeFsLake, FakeServer]) -> None:
+def test_undo_finds_deletion_commit_on_any_page_of_log(builder: RepositoryBuilder, served: tuple[LakeFsLake, FakeServer]) -> None:
     (lake, server), action = served, deletion(builder)
     assert delete(builder, lake, action).verdict == "done"
     for number in range(5):
@@ -376,7 +380,7 @@ def test_undo_finds_the_commit_on_any_page_of_the_log(builder: RepositoryBuilder
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_random_histories_lose_no_path_that_was_not_planned(tmp_path: Path, rules: str, seed: int) -> None:
+def test_random_histories_lose_only_planned_paths(tmp_path: Path, rules: str, seed: int) -> None:
     """Between any two requests a writer may change the branch. Each committed path then is that of a model without the collector,
     or a planned one that no writer changed since the plan, and an undo brings these back.
     """

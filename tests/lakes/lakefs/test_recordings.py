@@ -1,6 +1,6 @@
 """Live and dead files of recorded repositories of a real server, by scenario.
 
-This module and `tests/stages/test_lakefs_lifecycle.py` cover all traps of the recordings.
+This module and `tests/stages/test_lakefs_lifecycle.py` cover all recorded edge cases (`traps`).
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _read_recording(name: str) -> Iterator[RecordedRepository]:
 
 
 @pytest.mark.parametrize("tags", TAGS)
-def test_live_files_equal_the_recorded_scenarios(recorded: RecordedRepository, tags: str) -> None:
+def test_live_files_match_recorded_scenarios(recorded: RecordedRepository, tags: str) -> None:
     ending = "protect" if tags == "keep" else "ignored"
     for scenario in recorded.recording.expected["scenarios"]:
         live = recorded.committed_keys(recorded.active(scenario, tags)) | recorded.staged
@@ -113,7 +113,7 @@ def test_live_files_equal_the_recorded_scenarios(recorded: RecordedRepository, t
             assert tags == "keep" or len(live - recorded.staged) == scenario["live_files"], scenario["name"]
 
 
-def test_active_commits_include_those_of_the_server(recorded: RecordedRepository) -> None:
+def test_retained_commits_include_those_kept_by_server(recorded: RecordedRepository) -> None:
     """H14: the result of the server omits commits depending on the order of ids."""
     missed = 0
     for scenario in recorded.recording.expected["scenarios"]:
@@ -124,7 +124,7 @@ def test_active_commits_include_those_of_the_server(recorded: RecordedRepository
     assert missed > 0 or recorded.recording.name == "lifecycle"
 
 
-def test_traps_of_the_recordings_are_kept(basic: RecordedRepository) -> None:
+def test_recorded_edge_cases_are_kept(basic: RecordedRepository) -> None:
     scenario = next(item for item in basic.recording.expected["scenarios"] if item["name"] == "A")
     live = basic.committed_keys(basic.active(scenario, "keep")) | basic.staged
     traps = {trap["id"]: trap for trap in basic.recording.expected["traps"]}
@@ -139,7 +139,7 @@ def test_traps_of_the_recordings_are_kept(basic: RecordedRepository) -> None:
         assert not set(trap.get("dead", ())) & live, trap["text"]
 
 
-def test_imported_files_keep_their_addresses(basic: RecordedRepository) -> None:
+def test_imported_objects_are_live_at_recorded_addresses(basic: RecordedRepository) -> None:
     (trap,) = [trap for trap in basic.recording.expected["traps"] if trap["id"] == "imported"]
     heads = {ref.head_commit_id for ref in basic.read({"default_retention_days": 7, "branches": []})[0].refs}
     commits = basic.read({"default_retention_days": 7, "branches": []})[1]
@@ -151,7 +151,7 @@ def test_imported_files_keep_their_addresses(basic: RecordedRepository) -> None:
     assert {basic.recording.address(key) for key in trap["keys"] if "://" in key} <= named
 
 
-def test_refs_and_commits_equal_the_recording(basic: RecordedRepository) -> None:
+def test_refs_and_commits_match_recording(basic: RecordedRepository) -> None:
     expected = basic.recording.expected
     refs, commits = basic.read(expected["rules_in_force_when_recorded"])
     assert {ref.ref_name: ref.head_commit_id for ref in refs.refs if ref.ref_type == "tag"} == expected["tags"]

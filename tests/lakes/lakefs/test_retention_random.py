@@ -85,7 +85,7 @@ def expected_commits(drawn: dict[str, Any]) -> tuple[set[int], list[set[str]]]:
 
 @settings(max_examples=200, deadline=None)
 @given(repositories())
-def test_random_repositories_keep_the_active_commits(drawn: dict[str, Any]) -> None:
+def test_retention_of_random_repositories_matches_oracle(drawn: dict[str, Any]) -> None:
     is_server = drawn["server"]
     refs = [
         Ref(name, kind, f"c{head}", properties={RETENTION_DAYS: str(rule)} if is_server and rule is not None else {})

@@ -40,16 +40,16 @@ def test_recorded_tables_have_both_index_types() -> None:
 
 @pytest.mark.parametrize("two_level", [False, True])
 @pytest.mark.parametrize("compression", [0, 1])
-def test_entries_round_trip_in_order(two_level: bool, compression: int) -> None:
+def test_sstable_entries_round_trip_in_order(two_level: bool, compression: int) -> None:
     assert pairs_of(TableWriter(two_level=two_level, compression=compression).write(PAIRS)) == PAIRS
 
 
-def test_key_may_share_more_bytes_than_its_entry_has() -> None:
+def test_shared_key_prefix_may_be_longer_than_entry() -> None:
     pairs = [(b"k" * 300 + end, b"v") for end in (b"1", b"2", b"3")]
     assert pairs_of(TableWriter().write(pairs)) == pairs
 
 
-def test_table_without_entries_is_empty() -> None:
+def test_sstable_without_entries_is_empty() -> None:
     assert pairs_of(TableWriter().write([])) == []
 
 
@@ -59,7 +59,7 @@ def test_table_without_entries_is_empty() -> None:
     st.integers(1, 300),
     st.sampled_from([None, False, True]),
 )
-def test_random_tables_round_trip(pairs: dict[bytes, bytes], interval: int, block: int, two_level: bool | None) -> None:
+def test_random_sstables_round_trip(pairs: dict[bytes, bytes], interval: int, block: int, two_level: bool | None) -> None:
     writer = TableWriter(restart_interval=interval, block_bytes=block, two_level=two_level)
     assert pairs_of(writer.write(sorted(pairs.items()))) == sorted(pairs.items())
 
@@ -81,7 +81,7 @@ def test_random_tables_round_trip(pairs: dict[bytes, bytes], interval: int, bloc
         (TableWriter(meta={b"rocksdb.range_del": b"\0\0"}), "range deletions"),
     ],
 )
-def test_unknown_or_miscounted_table_is_refused(writer: TableWriter, found: str) -> None:
+def test_unknown_or_miscounted_sstable_is_refused(writer: TableWriter, found: str) -> None:
     with pytest.raises(FormatError, match=f"^range abc.*{found}"):
         read_sstable("range abc", writer.write(PAIRS))
 
@@ -95,21 +95,21 @@ def test_flipped_bit_in_a_block_is_refused() -> None:
             read_sstable("the table", bytes(damaged))
 
 
-def test_truncated_table_is_refused() -> None:
+def test_truncated_sstable_is_refused() -> None:
     raw = TableWriter().write(PAIRS[:300])
     for length in [0, 7, 8, 52, 53, *range(60, len(raw), 311), len(raw) - 1]:
         with pytest.raises(FormatError):
             read_sstable("the table", raw[:length])
 
 
-def test_index_without_its_last_block_is_refused() -> None:
+def test_index_without_last_block_is_refused() -> None:
     short = TableWriter(num_entries=len(PAIRS)).write(PAIRS[:-60])
     with pytest.raises(FormatError, match=r"rocksdb.num.entries is 5,000, read 4,940"):
         read_sstable("the table", short)
 
 
 @given(st.data())
-def test_random_damage_is_refused_or_harmless(data: st.DataObject) -> None:
+def test_randomly_damaged_sstable_is_refused_or_read_correctly(data: st.DataObject) -> None:
     raw = bytearray(TableWriter(block_bytes=200).write(PAIRS[:60]))
     for _ in range(data.draw(st.integers(1, 4))):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))

@@ -41,7 +41,7 @@ def test_rocksdb_reads_written_tables(spark: SparkSession, tmp_path: Path, two_l
     assert read_by_rocksdb(spark, path) == pairs
 
 
-def test_rocksdb_reads_range_and_empty_table(spark: SparkSession, tmp_path: Path) -> None:
+def test_rocksdb_reads_written_range_and_empty_table(spark: SparkSession, tmp_path: Path) -> None:
     entries = [Entry(f"a/{number:03}", f"data/p/{number:020}") for number in range(100)]
     path = tmp_path / "range"
     path.write_bytes(range_table(entries))

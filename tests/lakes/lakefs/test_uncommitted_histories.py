@@ -127,7 +127,9 @@ def world(folder: Path, server: tuple[FakeServer, str]) -> World:
 
 @settings(max_examples=example_count(40, 200), deadline=None)
 @given(STEPS)
-def test_full_listing_equals_incremental_listings(server: tuple[FakeServer, str], steps: list[tuple[str, str, str]]) -> None:
+def test_incremental_listing_finds_the_same_garbage_as_full_listing(
+    server: tuple[FakeServer, str], steps: list[tuple[str, str, str]]
+) -> None:
     with tempfile.TemporaryDirectory() as folder:
         history = world(Path(folder), server)
         for verb, branch, path in steps:
@@ -135,7 +137,7 @@ def test_full_listing_equals_incremental_listings(server: tuple[FakeServer, str]
         history.run()
 
 
-def test_histories_cover_garbage_and_reuse(tmp_path: Path, server: tuple[FakeServer, str]) -> None:
+def test_random_history_steps_cover_garbage_and_listing_reuse(tmp_path: Path, server: tuple[FakeServer, str]) -> None:
     history = world(tmp_path, server)
     for verb in ("upload", "overwrite", "run", "lose", "commit", "run", "link", "reset"):
         history.step(verb, "main", "a")

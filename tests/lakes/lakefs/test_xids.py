@@ -16,7 +16,7 @@ def times(*keys: str) -> list[datetime | None]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_times_in_recorded_names_equal_the_disk(name: str) -> None:
+def test_creation_times_in_object_names_match_file_times(name: str) -> None:
     recording = Recording(name)
     files = [path for path in sorted((recording.namespace / "data").rglob("*")) if path.is_file()][:2000]
     times_of_keys = times(*(str(path.relative_to(recording.namespace)) for path in files))
@@ -29,12 +29,12 @@ def test_times_in_recorded_names_equal_the_disk(name: str) -> None:
     assert all(close)
 
 
-def test_time_of_the_xid_library_example() -> None:
+def test_xid_library_example_is_decoded() -> None:
     # github.com/rs/xid, id_test.go: 9m4e2mr0ui3e8a215n4g is 4d88e15b60f486e428412dc9
     assert times("data/p/9m4e2mr0ui3e8a215n4g") == [datetime.fromtimestamp(0x4D88E15B, UTC)]
 
 
-def test_signature_after_a_comma_is_ignored() -> None:
+def test_signature_after_comma_in_object_name_is_ignored() -> None:
     plain, signed = times("data/p/9m4e2mr0ui3e8a215n4g", "data/p/9m4e2mr0ui3e8a215n4g,PykyuE6Jv2-_")
     assert plain == signed
 
@@ -43,9 +43,9 @@ def test_signature_after_a_comma_is_ignored() -> None:
     "key",
     ["stray.bin", "data/loose.bin", "data/p/9m4e2mr0ui3e8a215n4", "data/p/9M4E2MR0UI3E8A215N4G", "data/p/wwwwwwwwwwwwwwwwwwww", ""],
 )
-def test_other_names_have_no_time(key: str) -> None:
+def test_object_names_without_xid_have_no_time(key: str) -> None:
     assert times(key) == [None]
 
 
-def test_empty_column_has_no_times() -> None:
+def test_empty_column_of_names_has_no_times() -> None:
     assert times() == []

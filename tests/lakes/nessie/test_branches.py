@@ -48,7 +48,7 @@ def names(builder: NessieBuilder) -> set[str]:
     return {ref.ref_name for ref in open_lake(builder).freeze(NOW).refs}
 
 
-def test_deleted_branch_is_created_again_at_its_head(builder: NessieBuilder) -> None:
+def test_undo_recreates_deleted_branch_at_its_head(builder: NessieBuilder) -> None:
     action = deletion(builder)
     assert as_branch_lake(open_lake(builder)) is not None
     assert [delete(builder, action).verdict for _ in range(2)] == ["done", "absent"]
@@ -57,7 +57,7 @@ def test_deleted_branch_is_created_again_at_its_head(builder: NessieBuilder) -> 
     assert builder.head(NAME) == action.snapshot_id
 
 
-def test_moved_branch_is_kept(builder: NessieBuilder) -> None:
+def test_branch_that_moved_after_plan_is_kept(builder: NessieBuilder) -> None:
     action = deletion(builder)
     builder.on(NAME).append("db.t")
     outcome = delete(builder, action)
@@ -87,8 +87,8 @@ def test_default_branch_is_never_deleted(builder: NessieBuilder) -> None:
     assert (outcome.verdict, "main" in names(builder)) == ("changed", True)
 
 
-def test_default_branch_is_protected_without_rules(builder: NessieBuilder) -> None:
-    """A rule that is added later on the same date applies to the existing freeze."""
+def test_default_branch_is_protected_without_idle_branch_rules(builder: NessieBuilder) -> None:
+    """A rule that is added later on the same date applies to the refs that were already read."""
     reasons = {ref.ref_name: ref.properties.get(PROTECTED) for ref in NessieLake(builder.config()).freeze(NOW).refs}
     assert (reasons["main"], reasons[NAME]) == ("it is the default branch of the server", None)
 
@@ -98,7 +98,7 @@ def test_main_is_protected_if_another_branch_is_the_default() -> None:
     assert find_protection("tmp", "develop") is None
 
 
-def test_tag_of_the_name_is_kept(builder: NessieBuilder) -> None:
+def test_tag_with_name_of_deleted_branch_is_kept(builder: NessieBuilder) -> None:
     action = deletion(builder)
     assert delete(builder, action).verdict == "done"
     builder.tag(NAME)
@@ -106,7 +106,7 @@ def test_tag_of_the_name_is_kept(builder: NessieBuilder) -> None:
     assert NAME in names(builder)
 
 
-def test_lost_answer_fails_and_the_next_apply_finds_the_branch_absent(builder: NessieBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deletion_with_lost_response_fails_and_next_apply_returns_absent(builder: NessieBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
     action, request = deletion(builder), httpx.Client.request
 
     def lose(self: httpx.Client, method: str, *arguments: object, **options: object) -> httpx.Response:

@@ -26,7 +26,7 @@ def failing(times: int, status: int) -> Callable[[str, dict[str, str]], Answer]:
     return answer
 
 
-def test_config_contains_default_branch_and_no_ancestor(nessie: Server) -> None:
+def test_server_config_contains_default_branch_and_root_hash(nessie: Server) -> None:
     with NessieClient("shop", nessie.uri) as client:
         config = client.get_config()
         assert config.default_branch == "main"
@@ -56,7 +56,7 @@ def test_transient_error_is_retried(status: int) -> None:
     assert len(requests) == 4
 
 
-def test_persistent_error_names_call_and_server_message() -> None:
+def test_persistent_error_contains_request_and_server_message() -> None:
     with (
         serve_answers(failing(99, 503)) as (client, requests),
         pytest.raises(LakeUnreadable, match=r"/api/v2/config: status 503 .*try later"),
@@ -74,14 +74,14 @@ def test_unreachable_server_stops_the_run() -> None:
 
 
 @pytest.mark.parametrize("status, advice", [(401, "set a valid `token`"), (403, "LIST_COMMIT_LOG"), (404, "clean-up removed this history")])
-def test_refusal_is_not_retried_and_names_the_solution(status: int, advice: str) -> None:
+def test_refused_request_is_not_retried_and_error_suggests_solution(status: int, advice: str) -> None:
     refused = pytest.raises(LakeUnreadable, match=f"status {status} .*{advice}")
     with serve_answers(lambda path, _: (status, {"message": "no"})) as (client, requests), refused:
         client.read_log("ab12")
     assert len(requests) == 1
 
 
-def test_error_does_not_contain_the_token() -> None:
+def test_error_does_not_contain_access_token() -> None:
     with (
         pytest.raises(LakeUnreadable) as refused,
         NessieClient("shop", f"http://127.0.0.1:{free_port()}", SecretStr("s3cret"), 0.01) as client,
@@ -100,7 +100,7 @@ def test_repeated_page_token_is_refused() -> None:
     assert len(requests) == 2
 
 
-def test_page_without_token_is_refused() -> None:
+def test_incomplete_page_without_token_is_refused() -> None:
     page = {"hasMore": True, "references": []}
     with serve_answers(lambda path, _: (200, page)) as (client, _), pytest.raises(LakeUnreadable, match="gives no page token"):
         list(client.list_references())
@@ -139,12 +139,12 @@ UNKNOWN_TYPE = b'{"references": [{"type": "FORK", "name": "x", "hash": "a"}]}'
 
 
 @pytest.mark.parametrize("body", [b"<html>", NO_REFERENCE, UNKNOWN_TYPE])
-def test_answer_that_does_not_match_api_v2_is_refused(body: bytes) -> None:
+def test_response_that_does_not_match_api_v2_is_refused(body: bytes) -> None:
     with serve_answers(lambda path, _: (200, body)) as (client, _), pytest.raises(LakeUnreadable, match="the answer does not match API v2"):
         list(client.list_references())
 
 
-def test_server_of_api_v1_is_refused() -> None:
+def test_server_with_api_v1_only_is_refused() -> None:
     old = {**CONFIG, "maxSupportedApiVersion": 1}
     with serve_answers(lambda path, _: (200, old)) as (client, _), pytest.raises(LakeUnreadable, match="gc-assets needs v2"):
         client.get_config()

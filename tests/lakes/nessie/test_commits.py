@@ -1,4 +1,6 @@
-"""Read the logs of all refs of a real server: each commit once, from pinned heads, with hidden data detected."""
+"""Read the logs of all refs of a real server: each commit once, from the heads at the start, and
+hidden data is detected.
+"""
 
 from __future__ import annotations
 
@@ -72,14 +74,14 @@ def read_new(lake: NessieLake, refs: FrozenRefs, known: frozenset[str] = frozens
     return [commit for source in refs.sources for commit in lake.new_commits(source, known)]
 
 
-def test_pickled_lake_implements_the_protocols(builder: NessieBuilder) -> None:
+def test_pickled_nessie_lake_implements_lake_protocols(builder: NessieBuilder) -> None:
     lake = pickle.loads(pickle.dumps(NessieLake(builder.config())))  # noqa: S301  (our own bytes)
     assert isinstance(lake, Lake)
     assert isinstance(lake, IncrementalLake)
     assert isinstance(lake, FilteredLake)
 
 
-def test_empty_repository_has_no_commits_and_a_note(builder: NessieBuilder) -> None:
+def test_empty_repository_has_no_commits_and_adds_note(builder: NessieBuilder) -> None:
     _, refs = freeze_lake(builder)
     assert [ref.head_commit_id for ref in refs.refs] == [None]
     assert refs.sources == ()
@@ -129,7 +131,7 @@ def test_second_run_requests_only_new_commits(builder: NessieBuilder, requests: 
     assert sorted(path.rpartition("/")[2] for path in requests) == ["entries", "history"]
 
 
-def test_existing_commits_of_deleted_refs_are_read_again(builder: NessieBuilder) -> None:
+def test_commits_that_only_deleted_ref_reached_are_read_again(builder: NessieBuilder) -> None:
     add_commits(builder, 3)
     builder.branch("dev")
     add_commits(builder, 2, "dev")
@@ -144,7 +146,7 @@ def test_existing_commits_of_deleted_refs_are_read_again(builder: NessieBuilder)
     assert list(lake.new_commits(source, frozenset(again), tips(before))) == []
 
 
-def test_ref_deleted_or_moved_during_the_mark_has_no_effect(builder: NessieBuilder) -> None:
+def test_ref_deleted_or_moved_during_run_has_no_effect(builder: NessieBuilder) -> None:
     add_commits(builder, 3)
     builder.branch("dev")
     add_commits(builder, 2, "dev")
@@ -159,7 +161,7 @@ def test_ref_deleted_or_moved_during_the_mark_has_no_effect(builder: NessieBuild
     assert {commit.commit_id for commit in read_new(lake, refs)} == expected
 
 
-def test_merge_has_all_parents_but_walk_follows_the_first(builder: NessieBuilder) -> None:
+def test_merge_commit_has_all_parents_but_history_follows_first_parent(builder: NessieBuilder) -> None:
     add_commits(builder, 2)
     builder.branch("dev")
     add_commits(builder, 1)
@@ -182,7 +184,7 @@ def test_commit_with_5000_operations_is_read(builder: NessieBuilder) -> None:
     assert len(contents(found)) == 2500
 
 
-def test_keys_with_special_characters_stay_distinct(builder: NessieBuilder) -> None:
+def test_content_keys_with_special_characters_stay_distinct(builder: NessieBuilder) -> None:
     keys = [("a.b",), ("a", "b"), ("a/b",), ("ä", "日本.語"), ("`q`",), ("a b%2F\\c",)]
     for number, key in enumerate(keys):
         builder.commit([*builder.namespaces(key, "main"), put(key, table(number))])
@@ -192,8 +194,8 @@ def test_keys_with_special_characters_stay_distinct(builder: NessieBuilder) -> N
     assert set(found.contents["content_key"].to_pylist()) == {"`a.b`", "a.b", "a/b", "ä.`日本.語`", "```q```", "a b%2F\\c"}
 
 
-def test_table_without_a_metadata_location_is_a_content(builder: NessieBuilder) -> None:
-    """The walk makes it unreadable, because its address cannot be resolved."""
+def test_table_without_metadata_location_is_in_live_contents(builder: NessieBuilder) -> None:
+    """A later stage makes the table unreadable, because its address cannot be resolved."""
     builder.commit([put(["lost"], iceberg_table(""))])
     found = run_retention(builder.config(retention={"default": "1"}), NOW)
     assert found.contents is not None
@@ -223,7 +225,7 @@ def test_log_with_missing_commit_stops_the_run(builder: NessieBuilder, changed_l
         build_graph(*freeze_lake(builder))
 
 
-def test_empty_log_of_a_head_stops_the_run(builder: NessieBuilder, changed_log: type[ChangedLogClient]) -> None:
+def test_empty_log_of_branch_with_head_stops_run(builder: NessieBuilder, changed_log: type[ChangedLogClient]) -> None:
     add_commits(builder, 1)
     changed_log.change = lambda page: page.model_copy(update={"items": ()})
     with pytest.raises(LakeUnreadable, match="is empty"):
@@ -246,7 +248,7 @@ def test_client_recognises_missing_commits_and_refs(builder: NessieBuilder) -> N
         assert not client.has_ref("no/such.ref")
 
 
-def test_wrong_number_of_commits_stops_the_run(builder: NessieBuilder) -> None:
+def test_commit_count_that_differs_from_log_stops_run(builder: NessieBuilder) -> None:
     add_commits(builder, 3)
     lake, refs = freeze_lake(builder)
     graph = build_graph(lake, refs)
@@ -266,7 +268,7 @@ def restricted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NessieBuild
         yield NessieBuilder(server.uri, folder / "warehouse")
 
 
-def test_hidden_operations_stop_the_run(restricted: NessieBuilder) -> None:
+def test_commit_with_hidden_operations_stops_run(restricted: NessieBuilder) -> None:
     restricted.commit([put(["open"], table(1))])
     restricted.commit([put(["secret"], table(2))])
     lake, refs = freeze_lake(restricted)
@@ -276,7 +278,7 @@ def test_hidden_operations_stop_the_run(restricted: NessieBuilder) -> None:
     assert NessieLake(restricted.config(empty_commits="allow")).retain(refs, graph, NOW, NOW).contents is not None
 
 
-def test_hidden_ref_of_an_earlier_run_stops_the_run(restricted: NessieBuilder) -> None:
+def test_ref_from_earlier_run_that_server_hides_stops_run(restricted: NessieBuilder) -> None:
     body = {"type": "BRANCH", "name": "main", "hash": restricted.head()}
     restricted.api.post("trees", params={"name": "hidden", "type": "BRANCH"}, json=body)
     lake, refs = freeze_lake(restricted)
@@ -288,7 +290,7 @@ def test_hidden_ref_of_an_earlier_run_stops_the_run(restricted: NessieBuilder) -
         lake.verify_deleted({"main"})
 
 
-def test_doctor_reports_hidden_history(restricted: NessieBuilder, tmp_path: Path) -> None:
+def test_doctor_reports_history_that_server_hides(restricted: NessieBuilder, tmp_path: Path) -> None:
     storage = StorageConfig(name="warehouse", location=f"file://{tmp_path}/")
 
     def visible(**settings: str) -> Finding:
@@ -302,7 +304,7 @@ def test_doctor_reports_hidden_history(restricted: NessieBuilder, tmp_path: Path
     assert visible(empty_commits="allow").verdict == OK
 
 
-def test_state_that_differs_from_its_log_stops_the_run(builder: NessieBuilder) -> None:
+def test_branch_content_that_differs_from_log_stops_run(builder: NessieBuilder) -> None:
     builder.commit([put(["a"], table(1)), put(["b"], table(2))])
     lake, refs = freeze_lake(builder)
     source = refs.sources[0]

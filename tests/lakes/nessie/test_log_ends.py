@@ -47,14 +47,14 @@ def read_server(visible: int, absent: Answer | None = None) -> list[Commit]:
         return list(read_commits("shop", client, LOG[:1], NO_ANCESTOR))
 
 
-def test_short_pages_are_read_to_the_root_commit() -> None:
+def test_log_in_short_pages_is_read_to_root_commit() -> None:
     commits = read_server(len(LOG))
     assert [commit.commit_id for commit in commits] == LOG
     assert not any(LOG_ENDS in commit.summary for commit in commits)
 
 
 @pytest.mark.parametrize("visible", [1, 2, 3, 4])
-def test_state_replaces_history_that_was_cut(visible: int) -> None:
+def test_branch_content_replaces_truncated_log(visible: int) -> None:
     commits = read_server(visible)
     assert [commit.commit_id for commit in commits] == LOG[:visible]
     assert [LOG_ENDS in commit.summary for commit in commits] == [False] * (visible - 1) + [True]
@@ -68,6 +68,6 @@ def test_state_replaces_history_that_was_cut(visible: int) -> None:
 @pytest.mark.parametrize(
     "absent", [(404, {"message": "nothing here"}), (404, b"<html>"), (403, {"message": "no"}), (404, {"errorCode": "CONTENT_NOT_FOUND"})]
 )
-def test_other_refusal_stops_the_run(absent: Answer) -> None:
+def test_other_error_at_end_of_log_stops_run(absent: Answer) -> None:
     with pytest.raises(LakeUnreadable, match=r"trees/@03/history: status 40[34]"):
         read_server(2, absent)

@@ -34,7 +34,7 @@ def metadata_file(tmp_path: Path) -> tuple[Container, bytes, list[str]]:
 
 
 @pytest.mark.parametrize("keep, retained", [("all", [0, 1, 2]), ("refs", [0, 2]), ("none", [2])])
-def test_metadata_file_keeps_configured_snapshots(
+def test_metadata_file_keeps_configured_listed_snapshots(
     metadata_file: tuple[Container, bytes, list[str]], keep: KeepListed, retained: list[int]
 ) -> None:
     container, raw, ids = metadata_file
@@ -45,13 +45,13 @@ def test_metadata_file_keeps_configured_snapshots(
     assert statistics == ({ids[1]} if 1 in retained else set())
 
 
-def test_only_the_current_snapshot_must_exist(metadata_file: tuple[Container, bytes, list[str]]) -> None:
+def test_only_current_snapshot_is_required(metadata_file: tuple[Container, bytes, list[str]]) -> None:
     container, raw, ids = metadata_file
     rows = table_rows(container, raw, "all").to_pylist()
     assert {row["snapshot_id"] for row in rows if row["must_exist"]} == {ids[2]}
 
 
-def test_metadata_file_yields_locations_and_uuid(tmp_path: Path) -> None:
+def test_metadata_file_contains_locations_and_uuid(tmp_path: Path) -> None:
     lake = LakeBuilder(tmp_path)
     table = lake.table("db.t", LONG_AGO, properties={"write.data.path": f"file://{tmp_path}/data/"})
     address = table.metadata_location
@@ -61,13 +61,13 @@ def test_metadata_file_yields_locations_and_uuid(tmp_path: Path) -> None:
     assert [row["address"] for row in rows if row["kind"] == Kind.TABLE_UUID] == [f"urn:uuid:{table.uuid}"]
 
 
-def test_view_yields_location_and_uuid() -> None:
+def test_view_metadata_contains_location_and_uuid() -> None:
     rows = view_rows(Container("s3://b/v/metadata/1.json", Kind.VIEW_METADATA), json.dumps(VIEW).encode()).to_pylist()
     assert [(row["kind"], row["address"]) for row in rows] == [("table_location", "s3://b/v/"), ("table_uuid", "urn:uuid:u")]
 
 
 @pytest.mark.parametrize("document", [b"", b"{", b"[]", b"null", b'{"location": "s3://b/v"}', json.dumps({**VIEW, "location": 1}).encode()])
-def test_error_names_invalid_view_metadata(document: bytes) -> None:
+def test_error_reports_invalid_view_metadata(document: bytes) -> None:
     with pytest.raises(FormatError, match=r"s3://b/v/metadata/1\.json: "):
         view_rows(Container("s3://b/v/metadata/1.json", Kind.VIEW_METADATA), document)
 
@@ -99,7 +99,7 @@ def test_location_of_unsupported_content_is_protected(fields: dict[str, Any], pr
     assert [(root.kind, root.address, root.must_exist) for root in roots] == [(Kind.UNLISTED_LOCATION, place, False) for place in protected]
 
 
-def test_metadata_of_tables_and_views_is_a_distinct_root() -> None:
+def test_repeated_content_adds_one_metadata_root() -> None:
     table = content(type="ICEBERG_TABLE", id="1", metadataLocation="s3://b/t/metadata/1.json", snapshotId=7, later={"field": 1})
     view = content(type="ICEBERG_VIEW", id="2", metadataLocation="s3://b/v/metadata/1.json", versionId=1)
     roots = build_content_roots([table, table, view])
@@ -109,7 +109,7 @@ def test_metadata_of_tables_and_views_is_a_distinct_root() -> None:
     ]
 
 
-def test_table_without_a_metadata_location_has_an_address_that_cannot_be_resolved() -> None:
+def test_content_without_metadata_location_has_empty_address() -> None:
     roots = build_content_roots([content(type="ICEBERG_TABLE", id="1", metadataLocation=""), content(type="ICEBERG_VIEW", id="2")])
     assert [root.address for root in roots] == ["", ""]
 
@@ -126,7 +126,7 @@ def test_gzip_is_recognized_by_its_content(metadata_file: tuple[Container, bytes
     assert table_rows(container, gzip.compress(raw), "all").equals(table_rows(container, raw, "all"))
 
 
-def test_truncated_gzip_is_refused_by_name() -> None:
+def test_truncated_gzip_error_contains_file_name() -> None:
     with pytest.raises(FormatError, match=r"s3://b/v/metadata/1\.json: .*not a complete JSON document"):
         view_rows(Container("s3://b/v/metadata/1.json", Kind.VIEW_METADATA), gzip.compress(json.dumps(VIEW).encode())[:-9])
 

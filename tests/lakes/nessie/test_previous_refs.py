@@ -59,24 +59,24 @@ def reasons(found: Retention) -> dict[str, str]:
     return dict(zip(found.reachable["commit_id"].to_pylist(), found.reachable["reason"].to_pylist(), strict=True))
 
 
-def test_only_contents_of_refs_are_live_by_default() -> None:
+def test_only_contents_of_existing_refs_are_live_by_default() -> None:
     assert live_files(run_policy()) == STATES["4"]
 
 
-def test_state_of_young_dangling_commits_is_live() -> None:
+def test_contents_of_dangling_commits_in_grace_period_are_live() -> None:
     assert live_files(run_policy(grace=day(5))) == STATES["4"] | STATES["5"] | STATES["6"]
     assert live_files(run_policy(grace=day(6))) == STATES["4"] | STATES["6"]
     assert live_files(run_policy(default="5d")) == STATES["4"] | {"a1", "b2", "c5", "c6"} | {"a3"}
 
 
-def test_contents_of_dangling_commits_have_no_ref() -> None:
+def test_contents_of_dangling_commits_have_no_ref_name() -> None:
     contents = run_policy(grace=day(5)).contents
     assert contents is not None
     by_location = dict(zip(contents["metadata_location"].to_pylist(), contents["ref_name"].to_pylist(), strict=True))
     assert by_location == {"/a3": "main", "/b4": "main", "/a1": None, "/b2": None, "/c5": None, "/c6": None}
 
 
-def test_tag_deleted_in_the_grace_period_keeps_its_contents() -> None:
+def test_contents_of_tag_deleted_in_grace_period_are_live() -> None:
     found = run_policy(PreviousRef(ref("v1", "2", "tag"), day(9)))
     assert live_files(found) == STATES["2"] | STATES["4"]
     assert reasons(found)["2"].startswith("kept for the grace period: tag v1 pointed to 2 and was deleted before 2026-01-10")
@@ -85,18 +85,18 @@ def test_tag_deleted_in_the_grace_period_keeps_its_contents() -> None:
     )
 
 
-def test_deleted_ref_keeps_contents_of_its_cutoff() -> None:
+def test_contents_of_deleted_ref_are_kept_by_cutoff_rule() -> None:
     everything = [{"match": "dev", "cutoff": "none"}]
     assert live_files(run_policy(PreviousRef(ref("dev", "6"), day(9)), refs=everything)) == {"a1", "b2", "c5", "c6"} | STATES["4"]
 
 
-def test_reassigned_branch_keeps_its_previous_contents() -> None:
+def test_previous_contents_of_reassigned_branch_are_live() -> None:
     found = run_policy(PreviousRef(ref("dev", "6"), day(9), moved_to="4"))
     assert live_files(found) == STATES["4"] | STATES["6"]
     assert "was moved before" in found.notes[0]
 
 
-def test_branch_that_moved_forward_keeps_no_previous_contents() -> None:
+def test_previous_contents_of_branch_that_moved_forward_are_not_live() -> None:
     found = run_policy(PreviousRef(ref("main", "2"), day(9), moved_to="4"))
     assert live_files(found) == STATES["4"]
     assert found.notes == ()
@@ -117,17 +117,17 @@ def find_changes(*heads: dict[str, str]) -> list[PreviousRef]:
     )
 
 
-def test_ref_is_missed_by_the_first_run_without_its_head() -> None:
+def test_ref_change_is_dated_by_first_run_without_old_head() -> None:
     found = find_changes({"main": "1", "dev": "2"}, {"main": "3", "dev": "2"}, {"main": "3"}, {"main": "3"})
     assert found == [PreviousRef(ref("main", "1"), day(1), "3"), PreviousRef(ref("dev", "2"), day(2))]
 
 
-def test_equal_runs_miss_no_ref() -> None:
+def test_equal_runs_report_no_changed_ref() -> None:
     same: Sequence[dict[str, str]] = [{"main": "1"}] * 3
     assert find_changes(*same) == []
 
 
-def test_dangling_commits_have_their_own_cutoff() -> None:
+def test_dangling_commits_can_have_their_own_cutoff() -> None:
     assert live_files(run_policy()) == {"b4", "a3"}
     assert live_files(run_policy(dangling=day(6).isoformat())) == {"b4", "a3", "a1", "b2", "c6"}
     assert live_files(run_policy(default="forever", dangling=day(7).isoformat())) == live_files(run_policy(default="forever")) - {

@@ -134,7 +134,7 @@ def _rule(value: Any, now: datetime) -> Any:
     return "none" if value is None else value
 
 
-def test_state_before_a_commit_is_kept_at_a_cutoff_in_the_same_microsecond(nessie: Server, tmp_path: Path) -> None:
+def test_contents_before_commit_in_microsecond_of_cutoff_are_kept(nessie: Server, tmp_path: Path) -> None:
     """The server compares nanoseconds. The cut-off is the commit's time without them, so the commit is after it."""
     builder = NessieBuilder(nessie.uri, tmp_path)
     for number in (1, 2):

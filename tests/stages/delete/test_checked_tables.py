@@ -63,20 +63,20 @@ def house(spark: SparkSession, tmp_path: Path, builder: LakeBuilder) -> Lakehous
     return Lakehouse(spark, tmp_path, [builder.config("lk")], settings={"gates": {"max_delete_share": 1.0, "max_live_drop": 1.0}})
 
 
-def test_unchanged_table_is_not_checked_again(house: Lakehouse, checks: Checks) -> None:
+def test_writability_of_unchanged_table_is_not_checked_again(house: Lakehouse, checks: Checks) -> None:
     assert checks.of(house) == NAMES
     edits = house.plan().expiry_actions
     assert checks.of(house) == ()
     assert house.plan().expiry_actions == edits != {}
 
 
-def test_changed_table_is_checked_again(house: Lakehouse, builder: LakeBuilder, checks: Checks) -> None:
+def test_writability_of_changed_table_is_checked_again(house: Lakehouse, builder: LakeBuilder, checks: Checks) -> None:
     checks.of(house)
     TableBuilder(builder, "db.orders").append(house.now)
     assert checks.of(house) == ("db.orders",)
 
 
-def test_table_that_failed_the_check_is_checked_again(house: Lakehouse, checks: Checks) -> None:
+def test_table_that_was_not_writable_is_checked_again(house: Lakehouse, checks: Checks) -> None:
     checks.unloadable.add("db.orders")
     checks.of(house)
     assert checks.of(house) == ("db.orders",)
@@ -87,14 +87,14 @@ def test_table_that_failed_the_check_is_checked_again(house: Lakehouse, checks: 
     assert checks.of(house) == ()
 
 
-def test_other_catalog_checks_all_tables(house: Lakehouse, builder: LakeBuilder, checks: Checks) -> None:
+def test_all_tables_are_checked_again_in_another_catalog(house: Lakehouse, builder: LakeBuilder, checks: Checks) -> None:
     checks.of(house)
     shutil.copy(builder.root / "catalog.db", builder.root / "copy.db")
     house.lakes = [builder.config("lk", catalog={**builder.properties, "uri": f"sqlite:///{builder.root}/copy.db"})]
     assert checks.of(house) == NAMES
 
 
-def test_apply_that_failed_to_edit_a_table_makes_the_next_plan_check_it(house: Lakehouse, builder: LakeBuilder, checks: Checks) -> None:
+def test_table_is_checked_again_after_apply_failed_to_edit_it(house: Lakehouse, builder: LakeBuilder, checks: Checks) -> None:
     with serve_catalog(builder) as server:
         server.on_commit = lambda _: 403
         house.lakes = [builder.config("lk", catalog={"type": "rest", "uri": server.uri})]

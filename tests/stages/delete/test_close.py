@@ -51,7 +51,7 @@ def quarantined_keys(house: Lakehouse) -> set[str]:
     return set(read_quarantine(house.run_context().state, STORAGE).column("key").to_pylist())
 
 
-def test_plan_within_its_time_stays_open_and_names_the_ways_to_end_it(interrupted: tuple[Lakehouse, PlanHeader]) -> None:
+def test_interrupted_plan_stays_open_before_deadline_and_shows_how_to_end_it(interrupted: tuple[Lakehouse, PlanHeader]) -> None:
     house, header = interrupted
     house.now += timedelta(days=1)
     (gate,) = house.plan().failed_gates
@@ -60,7 +60,7 @@ def test_plan_within_its_time_stays_open_and_names_the_ways_to_end_it(interrupte
     assert "`gc-assets apply PLAN_ID --end`" in gate.message
 
 
-def test_recorded_moves_of_a_closed_plan_are_in_the_ledger(interrupted: tuple[Lakehouse, PlanHeader]) -> None:
+def test_recorded_moves_of_closed_plan_stay_in_quarantine(interrupted: tuple[Lakehouse, PlanHeader]) -> None:
     house, header = interrupted
     moved = house.trash(header)
     house.now = LATER
@@ -71,7 +71,7 @@ def test_recorded_moves_of_a_closed_plan_are_in_the_ledger(interrupted: tuple[La
     assert set(house.planned_actions().values()) <= {"purge"}
 
 
-def test_interrupted_moves_of_a_closed_plan_are_undone(interrupted: tuple[Lakehouse, PlanHeader]) -> None:
+def test_unrecorded_moves_of_closed_plan_are_undone(interrupted: tuple[Lakehouse, PlanHeader]) -> None:
     house, header = interrupted
     moved = house.trash(header)
     taken = min(moved)
@@ -90,7 +90,7 @@ def test_interrupted_moves_of_a_closed_plan_are_undone(interrupted: tuple[Lakeho
     assert moved - {taken} <= house.keys("deletion_plan", action="quarantine")
 
 
-def test_plan_that_cannot_be_closed_stays_open_and_says_why(
+def test_plan_that_cannot_be_closed_stays_open_and_reports_why(
     interrupted: tuple[Lakehouse, PlanHeader],
 ) -> None:
     house, header = interrupted
@@ -107,7 +107,7 @@ def test_plan_that_cannot_be_closed_stays_open_and_says_why(
         close_plan(house.spark, house.run_context(), find_plan(house.config, header.plan_id))
 
 
-def test_user_ends_a_plan_within_its_time(interrupted: tuple[Lakehouse, PlanHeader]) -> None:
+def test_user_can_end_interrupted_plan_before_its_deadline(interrupted: tuple[Lakehouse, PlanHeader]) -> None:
     house, header = interrupted
     moved = house.trash(header)
     lose_outcomes(house, header, *moved)

@@ -30,7 +30,7 @@ def write_file(path: Path, content: bytes) -> None:
     os.utime(path, (days_ago(20).timestamp(),) * 2)
 
 
-def test_plan_restores_copy_of_recorded_size_and_command_the_newest(spark: SparkSession, tmp_path: Path) -> None:
+def test_plan_restores_copy_of_live_size_but_command_newest_copy(spark: SparkSession, tmp_path: Path) -> None:
     """Each name is quarantined twice with different bytes. Then the lake uses one of the two."""
     house, lake = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path)
     house.settings = {"quarantine_days": 30}
@@ -92,7 +92,7 @@ class DeferredFile:
         return header
 
 
-def test_replaced_object_in_deferred_quarantine_is_collected_by_its_own_age(spark: SparkSession, tmp_path: Path) -> None:
+def test_replaced_object_in_deferred_quarantine_waits_for_its_own_age(spark: SparkSession, tmp_path: Path) -> None:
     """The storage was copied without times, so each object has another identity."""
     file = DeferredFile.of(spark, tmp_path)
     copied = days_ago(8).timestamp()
@@ -104,7 +104,7 @@ def test_replaced_object_in_deferred_quarantine_is_collected_by_its_own_age(spar
     assert not file.house.plan().totals
 
 
-def test_deferred_file_whose_purge_had_to_wait_is_purged_by_the_next_plan(spark: SparkSession, tmp_path: Path) -> None:
+def test_postponed_purge_of_deferred_file_is_in_next_plan(spark: SparkSession, tmp_path: Path) -> None:
     """A table is unreadable during the apply, so all purges wait."""
     file = DeferredFile.of(spark, tmp_path)
     metadata = Path(file.table.metadata_location.removeprefix("file://"))
@@ -116,7 +116,7 @@ def test_deferred_file_whose_purge_had_to_wait_is_purged_by_the_next_plan(spark:
     assert not file.path.exists()
 
 
-def test_file_that_is_live_during_its_purge_leaves_deferred_quarantine(spark: SparkSession, tmp_path: Path) -> None:
+def test_file_that_is_live_again_at_purge_leaves_deferred_quarantine(spark: SparkSession, tmp_path: Path) -> None:
     file = DeferredFile.of(spark, tmp_path)
     header = file.approve_at(7)
     with file.lake.at(file.house.now):

@@ -1,6 +1,6 @@
 """Later plans leave out files that a store denies permanently or that have no name in the trash.
 
-They show both with the reason.
+The plans report both with the reason.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def left_out(header: PlanHeader) -> tuple[int, str]:
     return item.files, item.reason
 
 
-def test_denied_file_ends_its_plan_and_is_left_out_for_a_time(house: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_with_denied_move_is_left_out_of_plans_for_some_days(house: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     first = house.plan()
     key, *others = sorted(house.leftovers())
     with monkeypatch.context() as patch:
@@ -79,7 +79,7 @@ def test_denied_file_ends_its_plan_and_is_left_out_for_a_time(house: Lakehouse, 
     assert counts(house.approve_and_apply(third).by_outcome) == {("quarantine", "done"): 1}
 
 
-def test_denied_file_is_planned_again_after_a_time_or_a_change(house: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_with_denied_move_is_planned_again_after_days_or_change(house: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     header = house.plan()
     old, changed, *_ = sorted(house.leftovers())
     with monkeypatch.context() as patch:
@@ -96,7 +96,7 @@ def test_denied_file_is_planned_again_after_a_time_or_a_change(house: Lakehouse,
     assert {old, changed} <= house.leftovers()
 
 
-def test_failed_file_stays_in_its_plan(house: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_with_failed_move_stays_in_plan(house: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     header = house.plan()
     key = min(house.leftovers())
     with monkeypatch.context() as patch:
@@ -106,7 +106,7 @@ def test_failed_file_stays_in_its_plan(house: Lakehouse, monkeypatch: pytest.Mon
     assert counts(house.apply(header).by_outcome) == {("quarantine", "done"): header.rows}
 
 
-def test_key_that_is_too_long_for_the_trash_is_not_planned(house: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_whose_trash_path_would_be_too_long_is_not_planned(house: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     house.plan()
     keys = house.leftovers()
     limit = len(min(keys, key=len)) + 4
@@ -124,7 +124,7 @@ def test_key_that_is_too_long_for_the_trash_is_not_planned(house: Lakehouse, mon
     assert (house.warehouse / long_key).exists()
 
 
-def test_retry_names_a_storage_or_lake(house: Lakehouse) -> None:
+def test_retry_requires_existing_storage_or_lake_and_user(house: Lakehouse) -> None:
     with pytest.raises(UsageError, match="unknown storage or lake 'warehous'"):
         request_retry(house.config, house.clock, "warehous", "ada")
     with pytest.raises(UsageError, match="--by WHO"):

@@ -58,7 +58,7 @@ KINDS = {"snapshots": Kind.SNAPSHOT, "transactions": Kind.TRANSACTION_LOG, "mani
         [Kind.METARANGE, Kind.RANGE, Kind.OBJECT],
     ],
 )
-def test_metadata_ranks_before_the_files_it_names(chain: list[str]) -> None:
+def test_metadata_is_quarantined_before_files_it_references(chain: list[str]) -> None:
     ranks = [RANKS.get(kind, LEAF_RANK) for kind in chain]
     assert ranks == sorted(set(ranks))
 
@@ -112,8 +112,10 @@ def build_rows(root: Path, keys: list[str], action: Action, held: Path | None = 
     return pa.RecordBatch.from_pylist(rows)
 
 
-def test_outdated_plan_denies_a_move_that_always_fails(tmp_path: Path) -> None:
-    """The file is in its place and in the trash, as after a restore killed between link and unlink."""
+def test_outdated_plan_stops_retrying_move_that_always_fails(tmp_path: Path) -> None:
+    """The file is at its path and in the trash, as after a restore that was killed between link and
+    unlink.
+    """
     root, held = tmp_path / "storage", tmp_path / "storage/.gc-assets/trash" / PLAN / "repo/chunks/a"
     write(root, "repo/chunks/a")
     rows = build_rows(root, ["repo/chunks/a"], "quarantine")
@@ -137,7 +139,7 @@ def test_outdated_plan_denies_a_move_that_always_fails(tmp_path: Path) -> None:
     assert dict(log.read_quarantined(0)) == dict.fromkeys(to_planned_actions(rows))
 
 
-def test_executor_without_access_to_the_log_moves_nothing(tmp_path: Path) -> None:
+def test_executor_without_access_to_log_moves_no_file(tmp_path: Path) -> None:
     """For example an executor whose `/state` is a local disk: its moves would not be recorded."""
     root = tmp_path / "storage"
     write(root, "repo/chunks/a")
@@ -182,14 +184,14 @@ def moved_file_with_taken_name(place: Path) -> MovedFile:
     return MovedFile(store, lease, log, needed, root / key, root / ".gc-assets/trash" / PLAN / key)
 
 
-def test_moved_file_with_a_taken_name_stays_in_quarantine_and_ledger(tmp_path: Path) -> None:
+def test_moved_file_stays_in_quarantine_if_its_path_is_in_use(tmp_path: Path) -> None:
     moved = moved_file_with_taken_name(tmp_path)
     assert moved.outcomes(moved.store) == ["done"]
     assert (moved.name.read_bytes(), moved.copy.read_bytes()) == (b"another", b"old")
     assert [row.key for row, outcome in moved.log.read_quarantined(0) if outcome is not None] == ["repo/chunks/a"]
 
 
-def test_object_that_was_moved_in_place_of_a_needed_one_is_moved_back(tmp_path: Path) -> None:
+def test_replaced_object_moved_by_interrupted_apply_is_moved_back(tmp_path: Path) -> None:
     """A writer replaced the file just before an interrupted apply moved it."""
     moved = moved_file_with_taken_name(tmp_path)
     moved.copy.unlink()
@@ -237,7 +239,7 @@ def dangling_snapshots(root: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("action", ["quarantine", "restore"])
-def test_killed_run_leaves_no_dangling_snapshot(expired_repository: tuple[Path, list[str]], action: Action) -> None:
+def test_killed_quarantine_or_restore_leaves_no_dangling_snapshot(expired_repository: tuple[Path, list[str]], action: Action) -> None:
     readable, keys = expired_repository
     with memory_directory() as base:
         for step in count(1, example_count(3, 1)):

@@ -44,9 +44,7 @@ class MakeEdits:
         return [len(record.settled_actions()) for record, _ in self.work]
 
 
-def test_expiry_killed_at_random_moments_is_completed_by_another_apply(
-    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_expiry_killed_at_random_moments_is_completed_by_next_apply(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> None:
     house = Lakehouse(spark, tmp_path_factory.mktemp("expiry_killed"))
     builder = LakeBuilder(house.root)
     writer, luck, as_of = HistoryWriter(builder, days_ago(60)), random.Random(5), start_of_day(NOW.date())

@@ -28,20 +28,20 @@ def state(name: str, *refs: str, count: int | None = None) -> CommitState:
         pytest.param(state(RETAINED, "main"), None, False, id="this run does not have it"),
     ],
 )
-def test_commit_is_expired_only_by_the_policy(before: CommitState | None, now: CommitState | None, expected: bool) -> None:
+def test_commit_counts_as_expired_only_if_policy_expired_it(before: CommitState | None, now: CommitState | None, expected: bool) -> None:
     lost = frozenset({("table", "lost"), ("other", "main")})
     commits = ExpiredCommits({COMMIT: before} if before else {}, {COMMIT: now} if now else {}, lost_refs=lost)
     assert commits.contains(COMMIT) is expected
 
 
-def test_ref_that_the_accepted_plan_deletes_is_not_missing() -> None:
+def test_ref_deleted_by_accepted_plan_does_not_count_as_missing() -> None:
     before, now = {COMMIT: state(RETAINED, "main", "old")}, {COMMIT: state(EXPIRED, "main")}
     assert not ExpiredCommits(before, now).contains(COMMIT)
     assert ExpiredCommits(before, now, deleted_refs=frozenset({("table", "old")})).contains(COMMIT)
     assert not ExpiredCommits(before, now, deleted_refs=frozenset({("other", "old")})).contains(COMMIT)
 
 
-def test_more_refs_than_recorded_are_compared_by_the_lost_ones() -> None:
+def test_commit_with_too_many_refs_to_record_counts_as_expired() -> None:
     many = state(RETAINED, "a", count=101)
     commits = ExpiredCommits({COMMIT: many}, {COMMIT: state(EXPIRED, "b", count=101)})
     assert commits.contains(COMMIT)

@@ -73,7 +73,7 @@ def run_edits(
     return {action.snapshot_id: item.verdict for action, item in record.outcomes().items()}
 
 
-def test_each_run_has_its_own_record_named_by_its_lease(monkeypatch: pytest.MonkeyPatch, context: RunContext, plan: StoredPlan) -> None:
+def test_each_apply_writes_its_own_outcome_file_per_lease(monkeypatch: pytest.MonkeyPatch, context: RunContext, plan: StoredPlan) -> None:
     record, first = ExpiryRecord(context, plan.header, "sales"), take_lease(plan, context.clock)
     assert run_edits(monkeypatch, record, first, ScriptedLake([("failed", "locked")] * 4)) == dict.fromkeys("0123", "failed")
     first.release()
@@ -118,7 +118,7 @@ def test_interrupted_edits_are_recorded(monkeypatch: pytest.MonkeyPatch, context
     assert run_edits(monkeypatch, record, lease, ScriptedLake([("absent",), ("done",)])) == dict.fromkeys("0123", "done")
 
 
-def test_interrupted_edits_under_a_lost_lease_are_not_recorded(
+def test_interrupted_edits_are_not_recorded_if_lease_was_lost(
     monkeypatch: pytest.MonkeyPatch, context: RunContext, plan: StoredPlan
 ) -> None:
     record, lease = ExpiryRecord(context, plan.header, "sales"), take_lease(plan, context.clock)
@@ -136,7 +136,7 @@ def test_interrupted_edits_under_a_lost_lease_are_not_recorded(
     assert record.outcomes() == {}
 
 
-def test_run_without_lease_stops_and_the_next_finds_its_edits(
+def test_apply_that_lost_its_lease_stops_and_next_apply_finds_edits(
     monkeypatch: pytest.MonkeyPatch, context: RunContext, plan: StoredPlan
 ) -> None:
     record, lease = ExpiryRecord(context, plan.header, "sales"), take_lease(plan, context.clock)
@@ -147,7 +147,7 @@ def test_run_without_lease_stops_and_the_next_finds_its_edits(
     assert run_edits(monkeypatch, record, take_lease(plan, context.clock), again) == dict.fromkeys("0123", "done")
 
 
-def test_damaged_history_refuses_plans_until_its_record_is_removed(
+def test_damaged_history_prevents_plans_until_its_record_is_removed(
     monkeypatch: pytest.MonkeyPatch, context: RunContext, plan: StoredPlan
 ) -> None:
     record, lease = ExpiryRecord(context, plan.header, "sales"), take_lease(plan, context.clock)
@@ -170,7 +170,9 @@ def test_damaged_history_refuses_plans_until_its_record_is_removed(
     assert list_damage(context.state, ["sales"]) == []
 
 
-def test_outdated_plan_ends_failed_edits_and_starts_none(monkeypatch: pytest.MonkeyPatch, context: RunContext, plan: StoredPlan) -> None:
+def test_outdated_plan_starts_no_edit_and_gives_up_failed_ones(
+    monkeypatch: pytest.MonkeyPatch, context: RunContext, plan: StoredPlan
+) -> None:
     record, lease = ExpiryRecord(context, plan.header, "sales"), take_lease(plan, context.clock)
     run_edits(monkeypatch, record, lease, ScriptedLake([("done",), ("failed", "locked"), ("changed", "kept")]))
     assert run_edits(monkeypatch, record, lease, ScriptedLake([("done",)] * 4), stale=True) == {
@@ -182,7 +184,7 @@ def test_outdated_plan_ends_failed_edits_and_starts_none(monkeypatch: pytest.Mon
     assert list_damage(context.state, ["sales"]) == []
 
 
-def test_undo_skips_lakes_that_are_not_configured(context: RunContext, plan: StoredPlan, tmp_path: Path) -> None:
+def test_undo_skips_lakes_that_are_no_longer_configured(context: RunContext, plan: StoredPlan, tmp_path: Path) -> None:
     trees = {name: document_tree(tmp_path / "warehouse" / name, START) for name in ("weather", "climate")}
     retention = {"default": {"keep": trees["weather"].cutoff.isoformat()}}
 
@@ -211,7 +213,7 @@ def test_undo_skips_lakes_that_are_not_configured(context: RunContext, plan: Sto
         undo_expiry(context, replace(plan, header=header.model_copy(update={"expiry_actions": {"gone": 1}})))
 
 
-def test_outcomes_before_an_error_are_recorded(monkeypatch: pytest.MonkeyPatch, context: RunContext, plan: StoredPlan) -> None:
+def test_edit_outcomes_before_error_are_recorded(monkeypatch: pytest.MonkeyPatch, context: RunContext, plan: StoredPlan) -> None:
     record, left = ExpiryRecord(context, plan.header, "sales"), [None, None]
 
     def fail_after_two() -> None:
@@ -273,7 +275,7 @@ def deletions(context: RunContext, plan: StoredPlan, tmp_path: Path) -> Deletion
     return found.with_rules("tmp-.*")
 
 
-def test_branch_without_a_matching_rule_is_not_deleted(deletions: Deletions) -> None:
+def test_branch_without_matching_idle_rule_is_not_deleted(deletions: Deletions) -> None:
     changed = deletions.with_rules("tmp-b")
     assert changed.make() == {"tmp-a": "changed", "tmp-b": "done"}
     assert deletions.branches() == {"main", "tmp-a"}
@@ -285,7 +287,7 @@ def test_branch_without_a_matching_rule_is_not_deleted(deletions: Deletions) -> 
 
 
 @pytest.mark.parametrize("stale", [True, False], ids=["plan out of date", "rule removed"])
-def test_interrupted_deletions_of_branches_are_not_continued_and_can_be_undone(deletions: Deletions, *, stale: bool) -> None:
+def test_outdated_branch_deletions_are_not_continued_and_can_be_undone(deletions: Deletions, *, stale: bool) -> None:
     deletions.interrupt_after_one()
     changed = deletions if stale else deletions.with_rules()
     assert changed.make(stale=stale) == {"tmp-a": "changed", "tmp-b": "changed"}
@@ -296,7 +298,7 @@ def test_interrupted_deletions_of_branches_are_not_continued_and_can_be_undone(d
     assert deletions.branches() == {"main", "tmp-a", "tmp-b"}
 
 
-def test_killed_apply_leaves_its_deletions_in_the_log(deletions: Deletions) -> None:
+def test_branch_deletions_of_killed_apply_are_in_log(deletions: Deletions) -> None:
     announce_deletions(deletions.plan, deletions.actions, deletions.record)
     deletions.interrupt_after_one()
     state = deletions.context.state
@@ -308,7 +310,7 @@ def test_killed_apply_leaves_its_deletions_in_the_log(deletions: Deletions) -> N
     assert (found.ref_name, found.head_commit_id) == ("tmp-a", deletions.actions[0].snapshot_id)
 
 
-def test_interrupted_deletions_of_branches_are_continued_by_the_same_plan(deletions: Deletions) -> None:
+def test_interrupted_branch_deletions_are_continued_by_plan(deletions: Deletions) -> None:
     deletions.interrupt_after_one()
     assert deletions.make() == {"tmp-a": "done", "tmp-b": "done"}
     assert deletions.branches() == {"main"}

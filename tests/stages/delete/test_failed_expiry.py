@@ -57,7 +57,7 @@ def freed_files(house: Lakehouse) -> set[str]:
     return house.keys("deletion_plan", after_expiry=True)
 
 
-def test_files_of_a_failed_edit_stay_until_another_apply(
+def test_files_of_failed_history_edit_stay_until_edit_succeeds(
     planned: tuple[Lakehouse, TableBuilder, PlanHeader],
 ) -> None:
     house, orders, header = planned
@@ -75,7 +75,7 @@ def test_files_of_a_failed_edit_stay_until_another_apply(
     assert orders.table.scan().to_arrow().num_rows > 0
 
 
-def test_outdated_plan_ends_without_its_failed_edits(planned: tuple[Lakehouse, TableBuilder, PlanHeader]) -> None:
+def test_outdated_plan_ends_without_retrying_failed_edits(planned: tuple[Lakehouse, TableBuilder, PlanHeader]) -> None:
     """The plan also contains an interrupted move that always fails: a file in its place and in the
     trash.
     """

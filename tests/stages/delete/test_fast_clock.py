@@ -83,7 +83,7 @@ def errors(house: Lakehouse) -> dict[str, str]:
     return {row["key"]: row["error"] or "" for row in house.rows("deletion_log")}
 
 
-def test_grace_period_ends_by_the_clock_of_the_store(spark: SparkSession, tmp_path: Path, host: type[HostClock]) -> None:
+def test_grace_period_is_measured_with_storage_clock(spark: SparkSession, tmp_path: Path, host: type[HostClock]) -> None:
     house, old, _ = open_house(spark, tmp_path)
     host.days_ahead = 10
     header, actions = make_plan(house)
@@ -95,7 +95,7 @@ def test_grace_period_ends_by_the_clock_of_the_store(spark: SparkSession, tmp_pa
     assert counts(house.approve_and_apply(header).by_outcome) == {("quarantine", "done"): len(old)}
 
 
-def test_time_in_quarantine_ends_by_the_clock_of_the_store(spark: SparkSession, tmp_path: Path, host: type[HostClock]) -> None:
+def test_time_in_quarantine_is_measured_with_storage_clock(spark: SparkSession, tmp_path: Path, host: type[HostClock]) -> None:
     house, old, _ = open_house(spark, tmp_path)
     house.approve_and_apply(house.plan())
     host.days_ahead = 8
@@ -103,13 +103,13 @@ def test_time_in_quarantine_ends_by_the_clock_of_the_store(spark: SparkSession, 
     assert set(read_quarantine(house.run_context().state, STORAGE).column("key").to_pylist()) == old
 
 
-def test_clocks_that_agree_need_no_warning(spark: SparkSession, tmp_path: Path) -> None:
+def test_plan_has_no_warning_if_clocks_agree(spark: SparkSession, tmp_path: Path) -> None:
     house, old, _ = open_house(spark, tmp_path)
     header, actions = make_plan(house)
     assert (header.warnings, actions) == ((), dict.fromkeys(old, "quarantine"))
 
 
-def test_apply_checks_the_grace_period_of_a_plan_that_could_not_read_the_clock(
+def test_apply_checks_grace_period_if_plan_could_not_read_storage_clock(
     spark: SparkSession, tmp_path: Path, host: type[HostClock], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     house, old, new = open_house(spark, tmp_path)
@@ -129,7 +129,7 @@ def test_apply_checks_the_grace_period_of_a_plan_that_could_not_read_the_clock(
     assert all("it is too young" in found[key] for key in new)
 
 
-def test_apply_checks_the_time_in_quarantine_of_a_plan_that_could_not_read_the_clock(
+def test_apply_checks_quarantine_time_if_plan_could_not_read_storage_clock(
     spark: SparkSession, tmp_path: Path, host: type[HostClock], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     house, old, new = open_house(spark, tmp_path)
@@ -146,7 +146,7 @@ def test_apply_checks_the_time_in_quarantine_of_a_plan_that_could_not_read_the_c
 
 
 @in_turn
-def test_new_file_in_a_bucket_is_not_planned(spark: SparkSession, tmp_path: Path, host: type[HostClock]) -> None:
+def test_new_object_is_not_planned_if_host_clock_is_ahead(spark: SparkSession, tmp_path: Path, host: type[HostClock]) -> None:
     with open_s3_bench("ceph", prefix="lakes/") as bench:
         settings = {**SETTINGS, "rehearsals": "refused", "quarantine": "trash"}
         house = RealClockInBucket(spark, tmp_path, bench=bench, s3=bench.connections.default(S3Config), settings=settings)

@@ -1,4 +1,6 @@
-"""Foreign metadata refuses the plans of all storages that its lake claims."""
+"""Foreign metadata (of tables in no configured catalog) refuses the plans of all storages that its
+lake claims.
+"""
 
 from __future__ import annotations
 
@@ -97,15 +99,17 @@ def test_foreign_metadata_in_another_storage_refuses_the_plan(house: SplitTables
     assert f"file://{house.root}/{METADATA}/ns/c/metadata/" in message
 
 
-def test_foreign_metadata_refuses_the_plans_of_all_storages_that_its_lake_claims(house: SplitTables) -> None:
-    """It names no place on the disk with the data, but its manifests may name files there."""
+def test_foreign_metadata_refuses_plans_for_all_storages_of_lake(house: SplitTables) -> None:
+    """The foreign metadata does not reference the data disk, but its manifests may reference files
+    there.
+    """
     new = LakeBuilder(house.root, catalog_name="new", catalog_file="new.db", warehouse=house.root)
     new.table("ns.y", days_ago(40), location=f"file://{house.root}/{METADATA}/ns/c").append(days_ago(30))
     plans = house.plans()
     assert {name: house.failed_gates(plan) for name, plan in plans.items()} == {name: {"foreign_metadata"} for name in (DATA, METADATA)}
 
 
-def test_foreign_metadata_of_a_lake_that_does_not_use_the_storage_passes(house: SplitTables) -> None:
+def test_foreign_metadata_passes_in_storages_that_its_lake_does_not_use(house: SplitTables) -> None:
     """The lake `other` is on one disk only."""
     LakeBuilder(house.root, catalog_name="new", catalog_file="new.db", warehouse=house.root).table(
         "ns.y", days_ago(40), location=f"file://{house.root}/{DATA}/x"
@@ -115,7 +119,7 @@ def test_foreign_metadata_of_a_lake_that_does_not_use_the_storage_passes(house: 
 
 
 @pytest.mark.parametrize("named", ["location", "write.data.path"])
-def test_foreign_metadata_refuses_the_plans_of_the_storages_that_it_names(house: SplitTables, named: str) -> None:
+def test_foreign_metadata_refuses_plans_for_storages_that_it_references(house: SplitTables, named: str) -> None:
     """The lake `third` is on the disk with the metadata only, the lake `other` on that with the data."""
     third = LakeBuilder(house.root, catalog_name="third", catalog_file="third.db", warehouse=house.root)
     third.table("ns.z", days_ago(40), location=f"file://{house.root}/{METADATA}/a").append(days_ago(30))
@@ -127,7 +131,7 @@ def test_foreign_metadata_refuses_the_plans_of_the_storages_that_it_names(house:
 
 
 @pytest.mark.parametrize("named", ["location", "write.data.path"])
-def test_override_leaves_the_files_in_the_storages_that_the_metadata_names(house: SplitTables, named: str) -> None:
+def test_override_keeps_files_in_storages_that_foreign_metadata_references(house: SplitTables, named: str) -> None:
     """The lake `third` is on the disk with the metadata only, the lake `other` on that with the data."""
     third = LakeBuilder(house.root, catalog_name="third", catalog_file="third.db", warehouse=house.root)
     third.table("ns.z", days_ago(40), location=f"file://{house.root}/{METADATA}/a").append(days_ago(30))
@@ -146,7 +150,7 @@ def test_override_leaves_the_files_in_the_storages_that_the_metadata_names(house
     assert table.table.scan().to_arrow().num_rows == 2
 
 
-def test_files_that_foreign_metadata_under_a_dropped_table_names_in_another_storage_are_kept(house: SplitTables) -> None:
+def test_files_in_other_storages_referenced_under_dropped_table_are_kept(house: SplitTables) -> None:
     house.put_orphan("ns/a/left.parquet", days_ago(20))
     house.plans()
     house.shop.catalog.drop_table("ns.c")
@@ -163,8 +167,10 @@ def test_files_that_foreign_metadata_under_a_dropped_table_names_in_another_stor
     assert house.planned_keys(DATA) == {"ns/a/left.parquet"}
 
 
-def test_override_leaves_the_files_of_the_claiming_table_in_other_storages(house: SplitTables) -> None:
-    """The foreign metadata names no place on the disk with the data, but its manifests may name files there."""
+def test_override_keeps_files_of_table_with_foreign_metadata_everywhere(house: SplitTables) -> None:
+    """The foreign metadata does not reference the data disk, but its manifests may reference files
+    there.
+    """
     house.put_orphan("ns/a/left.parquet", days_ago(20))
     house.put_orphan("ns/c/left.parquet", days_ago(20))
     new = LakeBuilder(house.root, catalog_name="new", catalog_file="new.db", warehouse=house.root)
@@ -173,10 +179,8 @@ def test_override_leaves_the_files_of_the_claiming_table_in_other_storages(house
     assert house.planned_keys(DATA) == {"ns/a/left.parquet"}
 
 
-def test_override_takes_nothing_if_the_sweep_of_an_earlier_release_found_foreign_metadata(
-    house: SplitTables, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its summary does not name the prefixes of the tables."""
+def test_override_plans_no_file_if_earlier_release_found_foreign_metadata(house: SplitTables, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The summary of that sweep does not contain the prefixes of the tables."""
     monkeypatch.setattr(sweep_checks.ForeignMetadata, "write", lambda *_: {})
     house.put_orphan("ns/a/left.parquet", days_ago(20))
     new = LakeBuilder(house.root, catalog_name="new", catalog_file="new.db", warehouse=house.root)
@@ -185,7 +189,7 @@ def test_override_takes_nothing_if_the_sweep_of_an_earlier_release_found_foreign
     assert house.planned_keys(DATA) == set()
 
 
-def test_many_foreign_files_of_one_lake_do_not_hide_those_of_another(house: SplitTables, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_foreign_files_in_one_lake_do_not_hide_another_lake(house: SplitTables, monkeypatch: pytest.MonkeyPatch) -> None:
     """The lake `third` is on the disk with the metadata only, and its files are first by key."""
     monkeypatch.setattr(sweep_checks, "MAX_NAMED", 1)
     location = f"file://{house.root}/{METADATA}/a"
@@ -203,13 +207,13 @@ def test_many_foreign_files_of_one_lake_do_not_hide_those_of_another(house: Spli
     assert plan.failed_gates[0].numbers["objects"] >= 3
 
 
-def test_storage_that_was_never_swept_refuses_the_plan(house: SplitTables) -> None:
+def test_plan_is_refused_if_another_storage_of_lake_was_never_swept(house: SplitTables) -> None:
     house.mark()
     house.sweep_data()
     assert house.failed_gates_of(DATA) == {"foreign_metadata"}
 
 
-def test_last_sweep_counts_for_the_grace_period_if_a_storage_is_not_swept_again(house: SplitTables) -> None:
+def test_last_sweep_of_another_storage_is_valid_for_grace_period(house: SplitTables) -> None:
     house.plans()
     house.now += timedelta(days=1)
     house.mark()
@@ -219,8 +223,10 @@ def test_last_sweep_counts_for_the_grace_period_if_a_storage_is_not_swept_again(
     assert "was last read by the run of 2026-11-20" in next(gate.message for gate in plan.gates if gate.name == "foreign_metadata")
 
 
-def test_storage_that_is_not_listed_again_limits_the_plans_of_the_others_to_older_files(house: SplitTables) -> None:
-    """Metadata written since its last listing is unknown, and so are the files that only it names."""
+def test_only_files_older_than_last_listing_of_other_storages_are_planned(house: SplitTables) -> None:
+    """Metadata written since the last listing is unknown, and so are the files that only this
+    metadata references.
+    """
     house.plans()
     house.now += timedelta(days=2)
     listed_on = house.now
@@ -242,8 +248,8 @@ def test_storage_that_is_not_listed_again_limits_the_plans_of_the_others_to_olde
     assert house.planned_keys(DATA) == {"ns/a/older.parquet", "ns/a/newer.parquet"}
 
 
-def test_unreadable_metadata_keeps_the_files_of_its_table_in_other_storages(house: SplitTables) -> None:
-    """It may be metadata of another table, with data next to that of this one."""
+def test_files_of_table_with_unreadable_metadata_are_kept_in_other_storages(house: SplitTables) -> None:
+    """The file may be metadata of another table, with data next to the data of this table."""
     for name in "ab":
         house.put_orphan(f"ns/{name}/left.parquet", days_ago(20))
     path = house.root / METADATA / "ns/a/metadata/x.metadata.json"
@@ -261,7 +267,7 @@ def test_unreadable_metadata_keeps_the_files_of_its_table_in_other_storages(hous
 
 
 @pytest.mark.parametrize("moved", [True, False])
-def test_data_of_a_dropped_table_waits_for_the_storage_with_its_metadata(house: SplitTables, moved: bool) -> None:
+def test_dropped_table_data_waits_for_sweep_of_metadata_storage(house: SplitTables, moved: bool) -> None:
     table = house.tables[-1]
     if moved:
         table = house.register()
@@ -277,14 +283,14 @@ def test_data_of_a_dropped_table_waits_for_the_storage_with_its_metadata(house: 
     assert bool(planned) != moved
 
 
-def test_gate_names_why_the_metadata_is_unknown() -> None:
+def test_gate_message_reports_why_foreign_metadata_is_unknown() -> None:
     gate = gates.foreign_metadata(0, [], unknown=["storage meta has no sweep"])
     assert (gate.passed, gate.overridable) == (False, False)
     assert "storage meta has no sweep" in gate.message
     assert "`gc-assets run --listing`" in gate.message
 
 
-def test_gate_names_what_its_override_does_not_protect() -> None:
+def test_gate_message_reports_what_override_does_not_protect() -> None:
     gate = gates.foreign_metadata(1, ["t/metadata/v1.metadata.json: table"])
     assert gate.overridable
     assert "an override does not protect files in other places that only their manifests reference" in gate.message

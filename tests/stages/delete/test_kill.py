@@ -27,7 +27,7 @@ LEFTOVERS = 10_000
 PATIENCE_SECONDS = 400
 
 
-def test_killed_apply_is_completed_by_another_apply(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_killed_apply_is_completed_by_next_apply(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> None:
     house = Lakehouse(spark, tmp_path_factory.mktemp("killed"))
     iceberg = LakeBuilder(house.root)
     orders = iceberg.table("db.orders", days_ago(60), properties={"history.expire.max-snapshot-age-ms": str(10**12)})

@@ -30,7 +30,7 @@ def build_table(lake: LakeBuilder, name: str, commits: int) -> TableBuilder:
     return table
 
 
-def test_live_drop_is_refused_until_a_user_accepts_it(spark: SparkSession, tmp_path: Path) -> None:
+def test_drop_in_live_files_is_refused_until_user_accepts_it(spark: SparkSession, tmp_path: Path) -> None:
     house, lake = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path)
     build_table(lake, "db.t", 1).leftovers(days_ago(20), 2)
     build_table(lake, "db.big", 9)
@@ -53,8 +53,8 @@ def test_live_drop_is_refused_until_a_user_accepts_it(spark: SparkSession, tmp_p
     assert not house.failed_gates(house.plan())
 
 
-def test_drop_after_the_plan_stops_the_apply_until_a_user_accepts_it(spark: SparkSession, tmp_path: Path) -> None:
-    """A run of the same date reads the same frozen refs, so its plan is the one that was refused."""
+def test_live_file_drop_after_plan_stops_apply_until_accepted(spark: SparkSession, tmp_path: Path) -> None:
+    """A run of the same date reuses the refs of the first run, so its plan is the refused one."""
     house, lake = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path)
     leftovers = build_table(lake, "db.t", 1).leftovers(days_ago(20), 2)
     build_table(lake, "db.big", 9)
@@ -74,7 +74,7 @@ def test_drop_after_the_plan_stops_the_apply_until_a_user_accepts_it(spark: Spar
     assert not any(path.exists() for path in leftovers)
 
 
-def test_refused_apply_of_an_earlier_date_advises_a_run(spark: SparkSession, tmp_path: Path) -> None:
+def test_refused_apply_for_earlier_date_suggests_new_run(spark: SparkSession, tmp_path: Path) -> None:
     house, lake = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path)
     build_table(lake, "db.t", 1).leftovers(days_ago(20), 2)
     build_table(lake, "db.big", 9)
@@ -88,8 +88,8 @@ def test_refused_apply_of_an_earlier_date_advises_a_run(spark: SparkSession, tmp
     assert str(refusal.value).endswith("apply the plan again. To make a new plan: `gc-assets run`.")
 
 
-def test_drops_in_several_runs_of_one_date_add_up(spark: SparkSession, tmp_path: Path) -> None:
-    """While a table is unreadable, each run freezes the lake again. The limit is 20 % of the files."""
+def test_live_file_drops_in_several_runs_of_one_date_add_up(spark: SparkSession, tmp_path: Path) -> None:
+    """While a table is unreadable, each run reads the refs again. The limit is 20 % of the files."""
     house, lake = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path)
     for number in range(12):
         build_table(lake, f"db.t{number}", 1)
@@ -115,7 +115,7 @@ def test_drops_in_several_runs_of_one_date_add_up(spark: SparkSession, tmp_path:
     assert house.failed_gates(drop(8, 9, 10)) == {"live_drop"}, "the drops after the approval add up too"
 
 
-def test_emptied_or_removed_lake_refuses_plans_until_it_is_forgotten(spark: SparkSession, tmp_path: Path) -> None:
+def test_emptied_or_removed_lake_prevents_plans_until_forgotten(spark: SparkSession, tmp_path: Path) -> None:
     """The lake is small: its removal alone would pass `live_drop` of the storage."""
     house, large, small = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path), LakeBuilder(tmp_path, "small", "small.db")
     build_table(large, "db.t", 12).leftovers(days_ago(20), 2)
@@ -160,7 +160,7 @@ def test_emptied_or_removed_lake_refuses_plans_until_it_is_forgotten(spark: Spar
     assert house.failed_gates(house.plan()) == {"lakes_present"}, "it was forgotten once, and came back since"
 
 
-def test_live_drop_of_a_small_lake_is_noticed(spark: SparkSession, tmp_path: Path) -> None:
+def test_live_file_drop_of_small_lake_is_detected(spark: SparkSession, tmp_path: Path) -> None:
     house, large, small = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path), LakeBuilder(tmp_path, "small", "small.db")
     build_table(large, "db.t", 14)
     build_table(small, "db.u", 1)
@@ -208,7 +208,7 @@ def expiry(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Exp
     return Expiry(house, before, house.plan())
 
 
-def test_first_expiry_passes_live_drop_and_shows_both_numbers(expiry: Expiry) -> None:
+def test_live_drop_check_passes_first_expiry_and_shows_both_numbers(expiry: Expiry) -> None:
     before, header = expiry.before, expiry.header
     lost = before.live_files - header.live_files
     assert lost > 0.2 * before.live_files, "without the expiry, the gate would fail"
@@ -221,7 +221,7 @@ def test_first_expiry_passes_live_drop_and_shows_both_numbers(expiry: Expiry) ->
     assert outcomes(applied) == {"done"}
 
 
-def test_run_on_the_date_of_an_applied_expiry_is_compared_with_its_plan(expiry: Expiry) -> None:
+def test_run_after_applied_expiry_is_compared_with_applied_plan(expiry: Expiry) -> None:
     """The apply removes the snapshots from the metadata, so a later run cannot find why they expired."""
     house = expiry.house
     second = house.plan()
@@ -230,7 +230,7 @@ def test_run_on_the_date_of_an_applied_expiry_is_compared_with_its_plan(expiry: 
     assert house.plan().plan_id == second.plan_id, "the plan of a run is no baseline of its repetition"
 
 
-def test_table_dropped_on_the_date_of_an_applied_expiry_is_a_drop(spark: SparkSession, tmp_path: Path) -> None:
+def test_table_dropped_on_day_of_expiry_counts_as_live_file_drop(spark: SparkSession, tmp_path: Path) -> None:
     house, lake = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path)
     rewrite_daily(lake.table("db.t", days_ago(40)), *range(30, 20, -1))
     build_table(lake, "db.dropped", 4)
@@ -245,7 +245,7 @@ def test_table_dropped_on_the_date_of_an_applied_expiry_is_a_drop(spark: SparkSe
     assert f"after {expiry.live_files:,} in the last accepted run" in message_of(refused)
 
 
-def test_expiry_does_not_hide_a_dropped_table(spark: SparkSession, tmp_path: Path) -> None:
+def test_expired_files_do_not_hide_dropped_table(spark: SparkSession, tmp_path: Path) -> None:
     house, lake = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path)
     rewrite_daily(lake.table("db.t", days_ago(40)), *range(30, 20, -1))
     build_table(lake, "db.dropped", 12)
@@ -278,7 +278,7 @@ def test_files_written_and_expired_since_do_not_hide_a_dropped_table(spark: Spar
     assert house.failed_gates(header) == {"live_drop"}
 
 
-def test_expiry_of_files_that_lost_tags_kept_is_a_drop(spark: SparkSession, tmp_path: Path) -> None:
+def test_expiry_after_tags_were_removed_counts_as_live_file_drop(spark: SparkSession, tmp_path: Path) -> None:
     house, lake = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path)
     table = lake.table("db.t", days_ago(40))
     for number, snapshot_id in enumerate(rewrite_daily(table, *range(30, 20, -1))):
@@ -296,7 +296,7 @@ def test_expiry_of_files_that_lost_tags_kept_is_a_drop(spark: SparkSession, tmp_
     assert "expired files of lake sales count as a drop, because refs that reached them are missing: audit-0" in message_of(header)
 
 
-def test_expiry_counts_as_a_drop_if_the_accepted_run_was_removed(spark: SparkSession, tmp_path: Path) -> None:
+def test_expiry_counts_as_live_file_drop_if_last_accepted_run_was_removed(spark: SparkSession, tmp_path: Path) -> None:
     house, lake = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path)
     rewrite_daily(lake.table("db.t", days_ago(40)), *range(30, 20, -1))
     house.lakes, house.now = [lake.config("sales", **keep_days(365))], days_ago(1)

@@ -74,7 +74,7 @@ def shop(spark: SparkSession, tmp_path: Path) -> QuarantinedTable:
     return QuarantinedTable(spark, tmp_path)
 
 
-def test_live_file_lost_in_quarantine_is_missing_after_a_restore_did_not_find_it(shop: QuarantinedTable) -> None:
+def test_live_file_is_missing_after_restore_did_not_find_its_copy(shop: QuarantinedTable) -> None:
     shop.lose_data()
     _, restored = shop.house.restore(shop.plan.plan_id)
     assert restored["absent"] == len(shop.data)
@@ -87,7 +87,7 @@ def test_live_file_lost_in_quarantine_is_missing_after_a_restore_did_not_find_it
     assert all(key in message for key in shop.data)
 
 
-def test_live_file_lost_in_quarantine_is_missing_after_an_apply_did_not_find_it(shop: QuarantinedTable) -> None:
+def test_live_file_is_missing_after_apply_did_not_find_its_copy(shop: QuarantinedTable) -> None:
     shop.lose_data()
     restore(lambda: shop.spark, shop.house.run_context(), STORAGE, prefix="db/a/metadata/")
     shop.register("a", shop.address)
@@ -107,7 +107,7 @@ def test_live_file_lost_in_quarantine_is_missing_after_an_apply_did_not_find_it(
     assert [explain(shop.house.run_context(), key)[0].sentence.count("lost") for key in shop.data] == [0] * len(shop.data)
 
 
-def test_unreadable_table_whose_metadata_is_in_quarantine_names_the_restore(shop: QuarantinedTable) -> None:
+def test_unreadable_table_with_quarantined_metadata_suggests_restore(shop: QuarantinedTable) -> None:
     """The catalog was restored from a backup."""
     with sqlite3.connect(shop.house.root / "catalog.db") as database:
         values = (shop.lake.catalog_name, "db", "a", shop.address)
@@ -122,7 +122,7 @@ def test_unreadable_table_whose_metadata_is_in_quarantine_names_the_restore(shop
     assert shop.lake.catalog.load_table("db.a").scan().to_arrow().num_rows == shop.rows
 
 
-def test_damaged_copy_is_no_evidence_that_a_live_file_exists(shop: QuarantinedTable) -> None:
+def test_damaged_quarantine_copy_does_not_replace_missing_live_file(shop: QuarantinedTable) -> None:
     """The copies were truncated. Neither `adopt` nor a later run takes them for the files."""
     truncated = {key: content[:-1] for key, content in shop.backup.items()}
     trash = shop.house.warehouse / ".gc-assets" / "trash" / shop.plan.plan_id

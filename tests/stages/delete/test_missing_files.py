@@ -1,7 +1,7 @@
-"""The evidence about a lake is judged over all storages.
+"""Missing live files of a lake affect its plans in all storages.
 
 While live files of a lake are missing in one storage, nothing under its claims is planned in any
-storage. Plans of other lakes go on.
+storage. Other lakes are still planned.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def failed_gates(plan: PlanHeader) -> set[str]:
     return {gate.name for gate in plan.failed_gates}
 
 
-def test_missing_live_file_withholds_its_lake_in_other_storages(house: SharedDisks) -> None:
+def test_lake_with_missing_live_file_is_left_out_in_other_storages(house: SharedDisks) -> None:
     house.plans()
     assert house.planned_keys("disk2") == house.all_garbage
     lost = house.live_file()
@@ -82,7 +82,7 @@ def test_missing_live_file_withholds_its_lake_in_other_storages(house: SharedDis
     assert house.planned_keys("disk2") == house.all_garbage
 
 
-def test_run_of_a_clock_that_was_ahead_hides_no_missing_file_in_other_storages(house: SharedDisks) -> None:
+def test_run_with_clock_ahead_does_not_hide_missing_files(house: SharedDisks) -> None:
     house.plans()
     house.now += timedelta(days=25)
     house.plans()
@@ -92,7 +92,7 @@ def test_run_of_a_clock_that_was_ahead_hides_no_missing_file_in_other_storages(h
     assert house.planned_keys("disk2") == house.garbage["other"]
 
 
-def test_few_missing_files_withhold_their_table_in_other_storages(house: SharedDisks, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_with_few_missing_files_is_left_out_in_other_storages(house: SharedDisks, monkeypatch: pytest.MonkeyPatch) -> None:
     """The files of a table are moved to the other disk, while the catalog still has their old addresses."""
     for module in (gates, orphan_files):
         monkeypatch.setattr(module, "MAX_UNLISTED", 0.5)
@@ -111,14 +111,14 @@ def test_few_missing_files_withhold_their_table_in_other_storages(house: SharedD
     assert house.planned_keys("disk2") == {*house.all_garbage, f"moved/{new.name}"}
 
 
-def test_override_of_missing_files_counts_in_other_storages(house: SharedDisks) -> None:
+def test_override_for_missing_files_applies_to_other_storages(house: SharedDisks) -> None:
     house.live_file().unlink()
     house.approve(house.plans()["disk1"], "live_listed")
     house.plan_of("disk2")
     assert house.planned_keys("disk2") == house.all_garbage
 
 
-def test_missing_metadata_withholds_its_lake_in_other_storages(house: SharedDisks) -> None:
+def test_lake_with_missing_metadata_is_left_out_in_other_storages(house: SharedDisks) -> None:
     house.mark()
     (house.root / "disk1" / "first").rename(house.root / "lost")
     house.sweep_all()
@@ -127,7 +127,7 @@ def test_missing_metadata_withholds_its_lake_in_other_storages(house: SharedDisk
     assert house.planned_keys("disk2") == house.garbage["other"]
 
 
-def test_apply_moves_no_file_of_a_lake_with_missing_files(house: SharedDisks) -> None:
+def test_apply_moves_no_file_if_lake_has_missing_files(house: SharedDisks) -> None:
     plan = house.plans()["disk2"]
     house.live_file().unlink()
     house.plans()

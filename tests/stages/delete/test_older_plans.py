@@ -83,13 +83,13 @@ def shop(spark: SparkSession, tmp_path: Path) -> Shop:
     return Shop(spark, tmp_path, "ab")
 
 
-def test_older_plan_is_executed_if_later_runs_found_nothing(older: OlderPlan) -> None:
+def test_older_plan_is_executed_if_later_runs_found_no_problem(older: OlderPlan) -> None:
     older.run_next()
     assert outcomes(older.apply_older()) == {"done"}
     assert not older.are_kept()
 
 
-def test_foreign_metadata_that_a_later_run_found_refuses_an_older_plan(older: OlderPlan) -> None:
+def test_older_plan_is_refused_if_later_run_found_foreign_metadata(older: OlderPlan) -> None:
     foreign = older.add_foreign()
     assert older.house.failed_gates(older.run_next()) == {"foreign_metadata"}
     with pytest.raises(GateRefused, match=r"no longer matches the lakes:\n  foreign_metadata: .*" + foreign.uuid):
@@ -97,7 +97,7 @@ def test_foreign_metadata_that_a_later_run_found_refuses_an_older_plan(older: Ol
     assert older.are_kept()
 
 
-def test_override_of_an_older_plan_keeps_the_files_of_foreign_tables(older: OlderPlan) -> None:
+def test_override_for_older_plan_keeps_files_of_unknown_tables(older: OlderPlan) -> None:
     foreign = older.add_foreign()
     older.run_next(0.9)  # until then, the plan can be approved
     older.house.approve(older.header, "foreign_metadata")
@@ -106,7 +106,7 @@ def test_override_of_an_older_plan_keeps_the_files_of_foreign_tables(older: Olde
     assert foreign.table.scan().to_arrow().num_rows > 0
 
 
-def test_files_that_a_table_adopted_and_that_wait_since_it_was_dropped_are_kept(older: OlderPlan) -> None:
+def test_older_plan_keeps_files_adopted_by_table_dropped_later(older: OlderPlan) -> None:
     older.adopt(older.tables["a"])
     older.run_next()
     address = older.tables["a"].metadata_location
@@ -119,12 +119,12 @@ def test_files_that_a_table_adopted_and_that_wait_since_it_was_dropped_are_kept(
     assert older.lake.catalog.load_table("db.a").scan().to_arrow().num_rows > 0
 
 
-def test_dataset_of_another_format_that_a_later_run_found_is_kept(shop: Shop) -> None:
+def test_older_plan_keeps_dataset_of_another_format_found_later(shop: Shop) -> None:
     data = shop.house.warehouse / "db/b/data"
     assert_kept(shop, data / "left.parquet", data / "_versions/1.manifest", "denied", "another format")
 
 
-def test_files_next_to_unreadable_metadata_that_a_later_run_found_are_kept(shop: Shop) -> None:
+def test_older_plan_keeps_files_next_to_unreadable_metadata_found_later(shop: Shop) -> None:
     table = shop.house.warehouse / "db/b/data/inner"
     left = table / "data/00000-0-4f1c2b0e-5d8e-4a52-9d0c-6d2f0a8f9b11-00001.parquet"
     assert_kept(shop, left, table / "metadata/00000-x.metadata.json", "changed", "cannot be read")

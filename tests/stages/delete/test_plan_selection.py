@@ -1,4 +1,4 @@
-"""A plan is executed only by its id; without an id only needed files are restored."""
+"""A plan is executed only if its id is given; without an id, only needed files are restored."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.assets.platforms import NOW, TODAY, platform, stored_plan
 YESTERDAY = "2026-03-13"
 
 
-def test_plan_id_selects_that_plan_with_all_phases(tmp_path: Path) -> None:
+def test_plan_id_selects_plan_with_all_phases(tmp_path: Path) -> None:
     at = platform(tmp_path)
     header = header_of(stored_plan(at))
     choice = select_plan(at.run_context(NOW.date()), "warehouse", header.plan_id)
@@ -35,7 +35,7 @@ def test_run_without_plan_id_only_restores_needed_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("action", [QUARANTINE, PURGE])
-def test_plan_without_restores_waits_for_approval(tmp_path: Path, action: str) -> None:
+def test_plan_without_restores_is_not_applied_without_approval(tmp_path: Path, action: str) -> None:
     at = platform(tmp_path, mode="apply")
     stored_plan(at, action=action)
     choice = select_plan(at.run_context(NOW.date()), "warehouse")
@@ -78,7 +78,7 @@ def test_rehearsal_applies_a_plan_only_if_the_storage_allows_it(tmp_path: Path, 
         refuse_apply(refused.run_context(NOW.date()), plan, phases)
 
 
-def test_missing_plan_id_names_the_approved_plans_of_the_run_date(tmp_path: Path) -> None:
+def test_error_for_missing_plan_id_lists_approved_plans_of_run_date(tmp_path: Path) -> None:
     at = platform(tmp_path, mode="apply")
     plan_id = header_of(stored_plan(at)).plan_id
     run_context = at.run_context(NOW.date())
@@ -89,7 +89,7 @@ def test_missing_plan_id_names_the_approved_plans_of_the_run_date(tmp_path: Path
     assert select_plan(run_context, "warehouse").reason.endswith(approved)
 
 
-def test_missing_plan_id_names_the_approved_plans_of_a_past_run_date(tmp_path: Path) -> None:
+def test_error_for_missing_plan_id_lists_approved_plans_of_past_date(tmp_path: Path) -> None:
     at = platform(tmp_path, mode="apply")
     plan_id = header_of(stored_plan(at, run_date=YESTERDAY)).plan_id
     approve(at.config, at.clock, plan_id, "ada")
@@ -105,7 +105,7 @@ def test_plan_of_another_run_date_is_refused(tmp_path: Path) -> None:
         select_plan(at.run_context(NOW.date()), "warehouse", header.plan_id)
 
 
-def test_in_mode_changes_one_storage_and_not_the_policy(tmp_path: Path) -> None:
+def test_in_mode_changes_one_storage_but_not_policy_digest(tmp_path: Path) -> None:
     run_context = platform(tmp_path).run_context(NOW.date())
     other = in_mode(run_context, "warehouse", "apply")
     assert (run_context.storage("warehouse").mode, other.storage("warehouse").mode) == ("plan", "apply")

@@ -1,4 +1,4 @@
-"""Gates that refuse a plan, each with the incident that it descends from."""
+"""Gates that refuse a plan, each in the incident that caused it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def write_old(path: Path, content: bytes = b"x") -> Path:
     return path
 
 
-def test_refusal_names_all_findings(spark: SparkSession, tmp_path: Path) -> None:
+def test_refusal_lists_all_failed_checks(spark: SparkSession, tmp_path: Path) -> None:
     """A table in no catalog inside a claimed location, a live file under another spelling of its name,
     and live files behind a link.
     """
@@ -63,7 +63,7 @@ def test_refusal_names_all_findings(spark: SparkSession, tmp_path: Path) -> None
         house.approve(header, "foreign_metadata", "live_listed")
 
 
-def test_large_live_drop_needs_a_named_override(spark: SparkSession, tmp_path: Path) -> None:
+def test_large_live_drop_needs_specific_override(spark: SparkSession, tmp_path: Path) -> None:
     house, iceberg, table = small_lake(spark, tmp_path)
     table.leftovers(days_ago(20), 2)
     other = iceberg.table("db.big", days_ago(40))
@@ -115,8 +115,8 @@ def test_historical_plan_is_never_applied(spark: SparkSession, tmp_path: Path) -
         house.approve(header)
 
 
-def test_storage_without_claims_plans_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    """The storage is not that of the lake. A plan that takes nothing endangers nothing."""
+def test_storage_without_claimed_files_has_empty_plan(spark: SparkSession, tmp_path: Path) -> None:
+    """The lake is in another storage. An empty plan needs no refusal."""
     house, _, _ = small_lake(spark, tmp_path)
     other_storage = Lakehouse(spark, tmp_path / "elsewhere", house.lakes)
     write_old(other_storage.warehouse / "db" / "t" / "data" / "x.parquet")
@@ -125,7 +125,7 @@ def test_storage_without_claims_plans_nothing(spark: SparkSession, tmp_path: Pat
     assert header.totals == {}
 
 
-def test_catalog_older_than_its_storage_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+def test_catalog_copy_that_is_older_than_storage_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     """The writers use another catalog, and the configured copy has the same table uuid."""
     house, iceberg, table = small_lake(spark, tmp_path)
     moved = LakeBuilder(tmp_path, "moved", "moved.db")
@@ -141,7 +141,7 @@ def test_catalog_older_than_its_storage_is_refused(spark: SparkSession, tmp_path
     assert house.failed_gates(house.plan()) == set()
 
 
-def test_replaced_table_is_collected_while_it_is_accepted_as_dead(spark: SparkSession, tmp_path: Path) -> None:
+def test_replaced_table_is_collected_if_accepted_as_dead(spark: SparkSession, tmp_path: Path) -> None:
     house, iceberg, _ = small_lake(spark, tmp_path)
     dead = {house.key(path) for path in (house.warehouse / "db" / "t").rglob("*") if path.is_file()}
     uuid = str(iceberg.catalog.load_table("db.t").metadata.table_uuid)
@@ -161,7 +161,7 @@ def test_replaced_table_is_collected_while_it_is_accepted_as_dead(spark: SparkSe
 
 
 @pytest.mark.parametrize("uuid", ["Orders, 2024", "9C12D44103FE46939A96A0705DDF69C1"], ids=["no_uuid", "without_hyphens"])
-def test_table_whose_id_is_in_an_unusual_form_can_be_accepted(spark: SparkSession, tmp_path: Path, uuid: str) -> None:
+def test_table_with_unusual_uuid_can_be_accepted_as_dead(spark: SparkSession, tmp_path: Path, uuid: str) -> None:
     house, _, _ = small_lake(spark, tmp_path)
     content = json.dumps({"table-uuid": uuid, "snapshots": []}).encode()
     metadata = write_old(house.warehouse / "db" / "t" / "metadata" / "00009-old.metadata.json", content)

@@ -79,7 +79,7 @@ def remove_marker(house: BucketHouse, key: str) -> None:
     assert bench.get(key) == b"garbage"
 
 
-def test_object_that_another_plan_has_quarantined_is_not_quarantined_again(spark: SparkSession, tmp_path: Path) -> None:
+def test_object_quarantined_by_another_plan_is_not_quarantined_again(spark: SparkSession, tmp_path: Path) -> None:
     house, key = disk_house(spark, tmp_path)
     first = apply_two_plans(house)
     (error,) = {row["error"] for row in house.rows("deletion_log") if row["key"] == key and row["outcome"] == "changed"}
@@ -89,7 +89,7 @@ def test_object_that_another_plan_has_quarantined_is_not_quarantined_again(spark
     assert planned_actions(house, key) == ["quarantine"]
 
 
-def test_version_that_another_plan_has_hidden_is_not_quarantined_again(spark: SparkSession, tmp_path: Path) -> None:
+def test_version_hidden_by_another_plan_is_not_quarantined_again(spark: SparkSession, tmp_path: Path) -> None:
     with open_bucket_house(spark, tmp_path) as (house, key):
         first = apply_two_plans(house)
         house.restore(first.plan_id)
@@ -98,7 +98,7 @@ def test_version_that_another_plan_has_hidden_is_not_quarantined_again(spark: Sp
         assert planned_actions(house, key) == ["quarantine"]
 
 
-def test_version_that_is_visible_again_waits_anew_before_a_purge(spark: SparkSession, tmp_path: Path) -> None:
+def test_quarantine_time_restarts_if_version_became_visible_again(spark: SparkSession, tmp_path: Path) -> None:
     with open_bucket_house(spark, tmp_path) as (house, key):
         house.approve_and_apply(house.plan())
         remove_marker(house, key)
@@ -111,7 +111,7 @@ def test_version_that_is_visible_again_waits_anew_before_a_purge(spark: SparkSes
         assert house.bench.get(key) is None
 
 
-def test_hidden_version_is_purged_after_its_days(spark: SparkSession, tmp_path: Path) -> None:
+def test_hidden_version_is_purged_after_days_in_quarantine(spark: SparkSession, tmp_path: Path) -> None:
     with open_bucket_house(spark, tmp_path) as (house, key):
         house.approve_and_apply(house.plan())
         header = plan_at(house, 2.5)
@@ -129,7 +129,7 @@ def interrupt_batches(house: Lakehouse, header: PlanHeader) -> None:
 
 
 @pytest.mark.parametrize("finish", ["resume", "end"])
-def test_interrupted_plan_leaves_version_hidden_that_another_plan_has_quarantined(spark: SparkSession, tmp_path: Path, finish: str) -> None:
+def test_interrupted_plan_keeps_version_quarantined_by_another_plan_hidden(spark: SparkSession, tmp_path: Path, finish: str) -> None:
     with open_bucket_house(spark, tmp_path) as (house, key):
         first = house.plan()
         house.approve(first)
@@ -147,7 +147,7 @@ def test_interrupted_plan_leaves_version_hidden_that_another_plan_has_quarantine
         assert house.bench.get(key) == b"garbage"
 
 
-def test_restore_of_visible_version_keeps_the_delete_marker_that_a_user_placed_later(spark: SparkSession, tmp_path: Path) -> None:
+def test_restore_keeps_delete_marker_that_user_placed_later(spark: SparkSession, tmp_path: Path) -> None:
     """The user made the version visible again. After the next plan was made, the user deleted the object."""
     with open_bucket_house(spark, tmp_path) as (house, key):
         first = house.plan()

@@ -38,7 +38,7 @@ def restore_and_put_back_the_state(house: Lakehouse, plan_id: str) -> None:
     shutil.copytree(house.root / "backup", house.root / "state")
 
 
-def test_restored_file_has_its_full_time_in_quarantine_again(spark: SparkSession, tmp_path: Path) -> None:
+def test_quarantine_time_restarts_after_state_was_restored_from_backup(spark: SparkSession, tmp_path: Path) -> None:
     house = Lakehouse(spark, tmp_path)
     _, first = quarantine_leftovers(house)
     restore_and_put_back_the_state(house, first.plan_id)
@@ -53,7 +53,7 @@ def test_restored_file_has_its_full_time_in_quarantine_again(spark: SparkSession
     assert plan.warnings == ()
 
 
-def test_purge_of_an_approved_plan_waits_too(spark: SparkSession, tmp_path: Path) -> None:
+def test_approved_purge_waits_after_state_was_restored_from_backup(spark: SparkSession, tmp_path: Path) -> None:
     house = Lakehouse(spark, tmp_path)
     leftovers, first = quarantine_leftovers(house)
     house.now += timedelta(days=9)

@@ -57,13 +57,13 @@ def refusal(location: str = "file:///data/", **row: Any) -> str | None:
 
 @pytest.mark.parametrize("location", REVALIDATIONS)
 @pytest.mark.parametrize("action", ["quarantine", "purge", "restore"])
-def test_old_claimed_file_is_accepted(location: str, action: str) -> None:
+def test_old_claimed_file_passes_revalidation(location: str, action: str) -> None:
     assert refusal(location, action=action) is None
 
 
 @pytest.mark.parametrize("location", REVALIDATIONS)
 @pytest.mark.parametrize("action", ["quarantine", "purge"])
-def test_young_file_is_refused_whatever_the_plan_contains(location: str, action: str) -> None:
+def test_young_file_is_refused_even_if_plan_contains_it(location: str, action: str) -> None:
     young = refusal(location, action=action, etag=identity(location, CUTOFF))
     assert young is not None
     assert "too young" in young
@@ -104,16 +104,16 @@ def test_protected_and_foreign_file_is_refused_unless_it_is_restored() -> None:
 
 
 @pytest.mark.parametrize("lake", ["weather", None])
-def test_file_claimed_by_another_lake_is_refused(lake: str | None) -> None:
+def test_file_claimed_by_another_lake_than_planned_is_refused(lake: str | None) -> None:
     assert f"lake sales claims this key, but the plan lists it for lake {lake}" in (refusal(lake=lake) or "")
 
 
 @pytest.mark.parametrize("etag", [None, "", "x", "7-99-", "7-x-1", "7-\u0661-1", f"7-{10**40}-1"])
-def test_identity_without_a_time_is_refused(etag: str | None) -> None:
+def test_file_without_modification_time_in_its_etag_is_refused(etag: str | None) -> None:
     assert "contains no modification time" in (refusal(etag=etag) or "")
 
 
-def test_time_in_the_object_name_counts() -> None:
+def test_creation_time_in_object_name_counts_as_age() -> None:
     assert "too young" in (refusal(key="weather/chunks/a", lake="weather") or "")
 
 

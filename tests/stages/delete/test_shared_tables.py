@@ -1,4 +1,4 @@
-"""Several lakes collect the same table: it keeps the history that any of them keeps."""
+"""If several lakes collect the same table, the table keeps the history that any of them keeps."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def rows_of_run(house: Lakehouse) -> dict[tuple[str, str | None], RunTable]:
     return {(item.lake, item.table): item for item in summarize_tables(house.run_context(), lakes, [STORAGE])}
 
 
-def test_history_that_another_lake_of_the_catalog_keeps_is_left_out(spark: SparkSession, tmp_path: Path) -> None:
+def test_snapshots_kept_by_another_lake_of_catalog_do_not_expire(spark: SparkSession, tmp_path: Path) -> None:
     # The files of events are live in lake ledger too, as long as the history needs them.
     settings = {"gates": {**GATES["gates"], "max_live_drop": 0.5}}
     house, lake = Lakehouse(spark, tmp_path, settings=settings), LakeBuilder(tmp_path)
@@ -92,7 +92,7 @@ def test_history_that_another_lake_of_the_catalog_keeps_is_left_out(spark: Spark
         assert later.held_for_expiry.files == 0
 
 
-def test_lakes_of_one_catalog_expire_what_both_expire(spark: SparkSession, tmp_path: Path) -> None:
+def test_snapshot_expires_only_if_both_lakes_of_catalog_expire_it(spark: SparkSession, tmp_path: Path) -> None:
     house, lake = Lakehouse(spark, tmp_path, settings=GATES), LakeBuilder(tmp_path)
     table, ids = write(lake, "db.t")
     before = house.files()
@@ -117,7 +117,7 @@ def test_lakes_of_one_catalog_expire_what_both_expire(spark: SparkSession, tmp_p
     assert (later.expiry_actions, [item.edits for item in later.left_out]) == ({}, [2])
 
 
-def test_edit_is_not_made_if_another_lake_keeps_the_snapshot_since_the_plan(spark: SparkSession, tmp_path: Path) -> None:
+def test_snapshot_is_kept_if_another_lake_keeps_it_since_plan(spark: SparkSession, tmp_path: Path) -> None:
     house, lake = Lakehouse(spark, tmp_path, settings=GATES), LakeBuilder(tmp_path)
     table, ids = write(lake, "db.t")
     house.lakes = [lake.config("own"), lake.config("short", retention=SHORT)]
@@ -128,7 +128,7 @@ def test_edit_is_not_made_if_another_lake_keeps_the_snapshot_since_the_plan(spar
     assert snapshots(table) == ids
 
 
-def test_same_table_in_two_catalogs_keeps_the_snapshots_that_the_other_lists(spark: SparkSession, tmp_path: Path) -> None:
+def test_table_in_two_catalogs_keeps_snapshots_listed_by_either_catalog(spark: SparkSession, tmp_path: Path) -> None:
     house, lake = Lakehouse(spark, tmp_path, settings=GATES), LakeBuilder(tmp_path)
     table, ids = write(lake, "db.t")
     copy = LakeBuilder(tmp_path, catalog_file="copy.db")
@@ -147,7 +147,7 @@ def test_same_table_in_two_catalogs_keeps_the_snapshots_that_the_other_lists(spa
     assert house.failed_gates(house.plan()) == set()
 
 
-def test_table_outside_the_patterns_of_the_other_lake_expires(spark: SparkSession, tmp_path: Path) -> None:
+def test_snapshots_expire_if_no_other_lake_collects_table(spark: SparkSession, tmp_path: Path) -> None:
     house, lake = Lakehouse(spark, tmp_path, settings=GATES), LakeBuilder(tmp_path)
     _, ids = write(lake, "db.events")
     house.lakes = [lake.config("ledger", tables=["db.ledger*"], retention=KEEP), lake.config("rest", retention=SHORT)]
@@ -156,7 +156,7 @@ def test_table_outside_the_patterns_of_the_other_lake_expires(spark: SparkSessio
     assert header.left_out == ()
 
 
-def test_table_that_the_other_lake_has_not_read_in_the_run_keeps_its_history(spark: SparkSession, tmp_path: Path) -> None:
+def test_table_keeps_its_history_if_other_lake_has_not_read_it(spark: SparkSession, tmp_path: Path) -> None:
     house, lake = Lakehouse(spark, tmp_path, settings=GATES), LakeBuilder(tmp_path)
     source = LakeBuilder(tmp_path, catalog_file="source.db")
     late, ids = write(source, "db.late")
@@ -174,7 +174,7 @@ def test_table_that_the_other_lake_has_not_read_in_the_run_keeps_its_history(spa
     assert (later.expiry_actions, later.left_out) == (dict.fromkeys(("first", "second"), len(ids) - 2), ())
 
 
-def test_idle_branches_and_unused_schemas_go_only_if_both_lakes_remove_them(spark: SparkSession, tmp_path: Path) -> None:
+def test_branches_and_schemas_are_removed_only_if_both_lakes_remove_them(spark: SparkSession, tmp_path: Path) -> None:
     house, lake = Lakehouse(spark, tmp_path, settings=GATES, now=days_ago(0)), LakeBuilder(tmp_path)
     for name in ("db.a", "db.b"):
         table = lake.table(name, days_ago(60))
@@ -201,9 +201,7 @@ def test_idle_branches_and_unused_schemas_go_only_if_both_lakes_remove_them(spar
 
 
 @pytest.mark.parametrize("prefix", ["file://", ""], ids=["same address", "other spelling"])
-def test_repository_of_two_lakes_keeps_its_history_unless_they_plan_the_same_edits(
-    spark: SparkSession, tmp_path: Path, prefix: str
-) -> None:
+def test_repository_history_is_kept_unless_both_lakes_plan_equal_edits(spark: SparkSession, tmp_path: Path, prefix: str) -> None:
     house = Lakehouse(spark, tmp_path, settings=GATES)
     repository = RepositoryBuilder.create(house.warehouse / "weather", days_ago(50))
     for day in (40, 30, 10, 2):

@@ -65,7 +65,7 @@ class RealClock(Lakehouse):
 
 
 @pytest.mark.spark
-def test_host_with_a_clock_behind_its_newest_plan_quarantines_now(
+def test_quarantine_starts_now_if_host_clock_is_behind_newest_plan(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     house, lake = RealClock(spark, tmp_path, settings={"gates": {"max_delete_share": 1.0}}), LakeBuilder(tmp_path)

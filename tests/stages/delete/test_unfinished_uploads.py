@@ -105,7 +105,7 @@ def story(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield UploadStory(house, uploads, house.plan())
 
 
-def test_plan_contains_old_claimed_uploads(story: UploadStory) -> None:
+def test_plan_contains_old_unfinished_uploads_in_claimed_prefixes(story: UploadStory) -> None:
     header, rows = story.header, story.rows(story.header)
     assert (header.totals, header.rows, header.has_work, header.failed_gates) == ({}, 0, True, [])
     assert (header.uploads.count, header.uploads.bytes, header.uploads.later) == (len(GARBAGE_NAMES), len("".join(GARBAGE_NAMES)), 0)
@@ -115,7 +115,7 @@ def test_plan_contains_old_claimed_uploads(story: UploadStory) -> None:
     assert story.list_keys() == {*UNOWNED, *(DATA + name for name in GARBAGE_NAMES)}
 
 
-def test_young_surplus_or_excluded_uploads_are_not_planned(story: UploadStory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_young_or_excluded_or_too_many_uploads_are_not_planned(story: UploadStory, monkeypatch: pytest.MonkeyPatch) -> None:
     oldest = min(row["initiated"] for row in story.rows(story.header))
     assert story.find_uploads() == (set(GARBAGE_NAMES), 0)
     assert story.find_uploads(cutoff=oldest) == (set(), 0)
@@ -129,7 +129,7 @@ def test_young_surplus_or_excluded_uploads_are_not_planned(story: UploadStory, m
     assert (len(names), later) == (2, len(GARBAGE_NAMES) - 2)
 
 
-def test_every_view_of_the_plan_reports_permanent_aborts(story: UploadStory) -> None:
+def test_all_plan_texts_report_that_aborted_uploads_are_permanent(story: UploadStory) -> None:
     header, house = story.header, story.house
     effect = "5 unfinished uploads (32 B) aborted permanently, with the data that their writers sent"
     can, cannot, free = describe_reversibility(header, house.config).lines
@@ -146,7 +146,7 @@ def test_every_view_of_the_plan_reports_permanent_aborts(story: UploadStory) -> 
     assert all(story.uploads[name]["UploadId"] in page for name in GARBAGE_NAMES)
 
 
-def test_mode_plan_aborts_nothing(story: UploadStory) -> None:
+def test_mode_plan_aborts_no_upload(story: UploadStory) -> None:
     story.house.settings["mode"] = "plan"
     with pytest.raises(GateRefused, match="is in mode plan"):
         story.house.approve_and_apply(story.header)
@@ -154,7 +154,7 @@ def test_mode_plan_aborts_nothing(story: UploadStory) -> None:
     assert len(story.list_keys()) == len(story.uploads)
 
 
-def test_unreadable_table_or_outdated_plan_aborts_nothing(story: UploadStory, tmp_path: Path) -> None:
+def test_no_upload_is_aborted_for_unreadable_table_or_outdated_plan(story: UploadStory, tmp_path: Path) -> None:
     context, plan = story.house.run_context(), find_plan(story.house.config, story.header.plan_id)
     refs, live = [context.table(LAKE_REFS, "sales")], [context.table(LIVE_FILES, "sales")]
     revalidation = Revalidation.of(context, story.header, refs, live, timedelta(0))
@@ -214,7 +214,7 @@ def test_each_upload_is_revalidated_before_its_abort(story: UploadStory) -> None
     assert read_quarantine(house.run_context().state, STORAGE).num_rows == 0
 
 
-def test_second_apply_aborts_nothing(story: UploadStory) -> None:
+def test_second_apply_aborts_no_upload(story: UploadStory) -> None:
     plan_id = next(plan.header.plan_id for plan in list_plans(story.house.config) if plan.record.finished_at is not None)
     again = story.house.apply(find_plan(story.house.config, plan_id).header)
     assert again.nothing_to_do is not None

@@ -1,4 +1,6 @@
-"""An upload is not aborted if metadata of an unconfigured catalog names its place, even if the gate for such metadata is overridden."""
+"""No upload is aborted if metadata of an unconfigured catalog references its prefix, even if that
+gate is overridden.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,7 @@ def list_planned(house: BucketHouse, header: PlanHeader) -> set[str]:
     return set(planned_uploads(house.run_context().state, find_plan(house.config, header.plan_id).published).column("key").to_pylist())
 
 
-def test_plan_aborts_no_upload_near_metadata_of_others(house: BucketHouse) -> None:
+def test_plan_aborts_no_upload_near_metadata_of_other_catalogs(house: BucketHouse) -> None:
     add_others(house)
     header = house.plan()
     assert house.failed_gates(header) == {"foreign_metadata"}
@@ -61,7 +63,7 @@ def test_plan_aborts_no_upload_near_metadata_of_others(house: BucketHouse) -> No
     assert {key for key, _ in list_uploads(house.bench)} == {NESTED, NEXT_TO_JUNK}
 
 
-def test_older_plan_aborts_no_upload_near_metadata_that_a_later_run_found(house: BucketHouse) -> None:
+def test_older_plan_aborts_no_upload_near_foreign_metadata_found_later(house: BucketHouse) -> None:
     header = house.plan()
     assert list_planned(house, header) == {OWN, NESTED, NEXT_TO_JUNK}
     add_others(house)

@@ -1,4 +1,4 @@
-"""A plan is used once, and rows that are added to a plan and sealed again are refused."""
+"""A plan is applied once, and rows that are added to a plan with a new checksum are refused."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def planned_file(path: Path, days: float) -> dict[str, Any]:
     return {"size_bytes": 8, "etag": etag_of(path.stat()), "kind": None}
 
 
-def test_used_plan_gets_a_new_id_and_added_rows_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+def test_repeated_plan_gets_new_id_and_forged_rows_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     house, lake = Lakehouse(spark, tmp_path, settings={"quarantine_days": 30}), LakeBuilder(tmp_path)
     table = lake.table("db.t", days_ago(40))
     table.append(days_ago(30))

@@ -205,7 +205,7 @@ class World:
         direct = [self.entry(self.file(table))] if chance.random() < 0.3 else []
         unique = list({row["address"]: row for row in manifests}.values())
         roots = [self.container(table, Kind.MANIFEST_LIST, [*unique, *direct])]
-        if chance.random() < 0.3:  # a file that a container names too, or a new one
+        if chance.random() < 0.3:  # a file that a container also references, or a new one
             leaf = chance.choice(known) if known and chance.random() < 0.5 else self.file(table)
             roots.append({**leaf, "is_container": False, "size_bytes": 5, "must_exist": chance.random() < 0.5})
         number = f"{chance.getrandbits(40):013}"

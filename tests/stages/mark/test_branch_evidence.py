@@ -1,4 +1,4 @@
-"""Evidence of earlier freezes for idle branches. Without Spark."""
+"""Earlier runs prove that a branch has not changed. Without Spark."""
 
 from __future__ import annotations
 
@@ -67,14 +67,14 @@ def freezes(tmp_path: Path) -> Freezes:
     return Freezes(tmp_path)
 
 
-def test_branch_is_unchanged_since_the_first_freeze_with_its_head(freezes: Freezes) -> None:
+def test_branch_is_unchanged_since_first_run_with_its_current_head(freezes: Freezes) -> None:
     freezes.publish(50, {(None, "a"): "x", (None, "b"): "y"})
     freezes.publish(40, {(None, "a"): "x", (None, "b"): "x", (None, "c"): "x"})
     freezes.publish(1, {(None, "a"): "x", (None, "b"): "x"})
     assert freezes.unchanged_since({(None, "a"): "x", (None, "b"): "x"}) == {"a": 40, "b": 40}
 
 
-def test_branch_of_another_table_is_no_evidence(freezes: Freezes) -> None:
+def test_branch_of_another_table_does_not_count_as_unchanged_branch(freezes: Freezes) -> None:
     freezes.publish(40, {("t", "a"): "x", ("u", "a"): "x"})
     freezes.publish(20, {("u", "a"): "x"})
     freezes.publish(10, {("t", "b"): "x", ("u", "a"): "x"})
@@ -82,7 +82,7 @@ def test_branch_of_another_table_is_no_evidence(freezes: Freezes) -> None:
     assert freezes.unchanged_since({("u", "a"): "x"}) == {"a": 40}
 
 
-def test_evidence_ends_at_a_freeze_that_cannot_be_read(freezes: Freezes) -> None:
+def test_unchanged_time_starts_after_run_with_unreadable_refs(freezes: Freezes) -> None:
     freezes.publish(40, {(None, "a"): "x"})
     damaged = freezes.publish(20, {(None, "a"): "y"})
     freezes.publish(10, {(None, "a"): "x"})

@@ -99,7 +99,7 @@ DEPENDENCIES: list[tuple[str, str, Change, set[str]]] = [
 
 
 @pytest.mark.parametrize("name, kind, change, changed", DEPENDENCIES, ids=[f"{name}-{kind}" for name, kind, _, _ in DEPENDENCIES])
-def test_dependency_is_part_of_keys(
+def test_changed_dependency_changes_only_cache_keys_that_use_it(
     run_context: RunContext, monkeypatch: pytest.MonkeyPatch, name: str, kind: str, change: Change, changed: set[str]
 ) -> None:
     before = digests(run_context, kind)
@@ -107,7 +107,7 @@ def test_dependency_is_part_of_keys(
     assert {key for key in before if before[key] != after[key]} == changed, name
 
 
-def test_every_setting_of_resolvers_is_part_of_their_digest() -> None:
+def test_every_address_setting_is_part_of_resolver_digest() -> None:
     """A new parameter needs a row here, and must be part of `settings_digest`."""
     given = {"storages": [("disk", "file:///data/")], "aliases": [("disk", "hdfs://host/data/")]}
     assert set(inspect.signature(KeyResolver).parameters) == set(given)

@@ -21,7 +21,9 @@ from tests.stages.lakehouse import NOW, Lakehouse
 
 
 @pytest.mark.spark
-def test_containers_are_not_read_even_from_compacted_segments(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_containers_are_not_read_again_after_compaction(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The session is chosen by the number of files; with small commits there are a hundred times more containers."""
     builder = LakeBuilder(tmp_path)
     table = builder.table("db.t", NOW - timedelta(days=9))

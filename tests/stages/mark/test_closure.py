@@ -1,4 +1,6 @@
-"""Containers that roots reach, compared with a search that shares no code with the stage."""
+"""Containers reachable from content roots, compared with a search that shares no code with the
+stage.
+"""
 
 from __future__ import annotations
 
@@ -109,7 +111,7 @@ def search(roots: list[Row], edges: list[Row]) -> dict[str, Row]:
     return found
 
 
-def test_closure_equals_a_search_from_each_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reachable_containers_equal_search_from_each_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for seed in range(example_count(150, 3_000)):
         rng = random.Random(seed)
         monkeypatch.setattr(edges_module, "MAX_STEP_EDGES", rng.choice([1, 7, 1_000]))
@@ -125,7 +127,7 @@ def test_closure_equals_a_search_from_each_root(tmp_path: Path, monkeypatch: pyt
         assert by_address(found) == search(points, changed), f"seed {seed}"
 
 
-def test_order_and_division_of_edges_do_not_change_the_closure(tmp_path: Path) -> None:
+def test_order_and_chunks_of_edges_do_not_change_reachable_containers(tmp_path: Path) -> None:
     for seed in range(example_count(60, 1_000)):
         rng = random.Random(seed)
         edges, points = build_edges(rng, 40), pa.Table.from_pylist(build_roots(rng), ROOTS)
@@ -135,7 +137,7 @@ def test_order_and_division_of_edges_do_not_change_the_closure(tmp_path: Path) -
         assert by_address(closure_of(points, single)) == by_address(closure_of(points, divided)), f"seed {seed}"
 
 
-def test_closures_of_groups_of_tables_merge_to_the_closure_of_all() -> None:
+def test_merged_results_of_table_groups_equal_one_search() -> None:
     """Tables of two groups share containers."""
     for seed in range(example_count(100, 2_000)):
         rng = random.Random(seed)
@@ -149,17 +151,17 @@ def test_closures_of_groups_of_tables_merge_to_the_closure_of_all() -> None:
         assert merged == undivided, f"seed {seed}"
 
 
-def test_walk_ends_at_a_container_that_names_itself() -> None:
+def test_search_ends_at_container_that_references_itself() -> None:
     assert ranks(closure(roots([("a", HELD, "x")]), edges([("a", "a"), ("a", "b"), ("b", "a")]))) == {"a": HELD, "b": HELD}
 
 
-def test_stronger_commit_found_later_raises_the_ranks_of_children() -> None:
+def test_retained_commit_found_later_makes_children_reachable() -> None:
     """The expired commit reaches `d` one level before the retained one."""
     found = closure(roots([("a", HELD, "old"), ("b", REACHED, "new")]), edges([("a", "d"), ("b", "c"), ("c", "d"), ("d", "e")]))
     assert ranks(found) == {"a": HELD, "b": REACHED, "c": REACHED, "d": REACHED, "e": REACHED}
 
 
-def test_first_commit_is_the_witness_even_if_its_path_is_longer() -> None:
+def test_first_commit_is_witness_even_if_path_is_longer() -> None:
     found = closure(roots([("a", REACHED, "2"), ("b", REACHED, "1")]), edges([("a", "d"), ("b", "c"), ("c", "d"), ("d", "e")]))
     assert {address: (row["commit_id"], row["parent"]) for address, row in found.items()} == {
         "a": ("2", None),
@@ -170,24 +172,24 @@ def test_first_commit_is_the_witness_even_if_its_path_is_longer() -> None:
     }
 
 
-def test_files_are_not_followed() -> None:
+def test_only_containers_are_followed() -> None:
     leaf = roots([("a", REACHED, "x")]).set_column(2, "is_container", pa.array([False]))
     assert not closure(leaf, edges([("a", "b")]))
 
 
-def test_no_roots_give_no_containers() -> None:
+def test_no_container_is_reachable_without_content_roots() -> None:
     assert not closure(roots([]), edges([("a", "b")]))
 
 
-def test_container_has_the_size_that_any_edge_records() -> None:
+def test_container_size_is_taken_from_any_edge_that_records_it() -> None:
     both = pa.concat_tables([edges([("a", "c")]), edges([("b", "c")], size_bytes=7)])
     assert closure(roots([("a", REACHED, "x"), ("b", REACHED, "x")]), both)["c"]["size_bytes"] == 7
 
 
 @pytest.mark.parametrize("weaker", [REACHED, DEAD])
 @pytest.mark.parametrize("names", [[("b", "c"), ("c", "d")], [("b", "d")]])
-def test_container_that_one_commit_requires_must_exist(weaker: int, names: list[tuple[str, str]]) -> None:
-    """Another commit allows it to be absent."""
+def test_container_is_required_if_one_commit_requires_it(weaker: int, names: list[tuple[str, str]]) -> None:
+    """Another commit allows the container to be absent."""
     optional = edges([("a", "d")], must_exist=False)
     for optional_rank, required_rank in ((weaker, REACHED), (REACHED, weaker)):
         points = roots([("a", optional_rank, "x"), ("b", required_rank, "y")])

@@ -1,4 +1,6 @@
-"""Rows of commits that were read several times, as those of an Iceberg table with two names."""
+"""Commits that were read several times, such as those of an Iceberg table with two registered
+names.
+"""
 
 from __future__ import annotations
 
@@ -28,36 +30,36 @@ def rows_of(*rows: dict[str, Any]) -> pa.Table:
 
 
 @pytest.mark.parametrize("order", list(permutations([{"parents": ["1"]}, {"parents": []}, {"parents": ["1"]}])))
-def test_parent_that_only_one_name_lists_is_a_parent(order: tuple[dict[str, Any], ...]) -> None:
+def test_parent_listed_by_only_one_registered_name_is_kept(order: tuple[dict[str, Any], ...]) -> None:
     [row] = merge_commits(rows_of(*order)).to_pylist()
     assert (row["parents"], row["parents_differ"]) == (["1"], True)
 
 
-def test_all_parents_that_any_name_lists_are_parents() -> None:
+def test_parents_listed_by_any_registered_name_are_kept() -> None:
     [row] = merge_commits(rows_of({"parents": ["0"]}, {"parents": ["1"]})).to_pylist()
     assert (row["parents"], row["parents_differ"]) == (["0", "1"], True)
 
 
-def test_parents_that_all_names_list_do_not_differ() -> None:
+def test_parents_listed_by_all_registered_names_do_not_differ() -> None:
     [row] = merge_commits(rows_of({"parents": ["1"]}, {"parents": ["1"], "content_roots": []})).to_pylist()
     assert (row["parents"], row["parents_differ"]) == (["1"], False)
 
 
-def test_commit_of_two_graphs_is_kept_once_per_table() -> None:
+def test_commit_in_two_graphs_is_kept_once_per_table() -> None:
     rows = rows_of({"message": "first"}, {"table_uuid": None}, {"message": "again"}, {"table_uuid": None}, {"commit_id": "3"})
     found = keep_first_of_each_commit(rows).select(["table_uuid", "commit_id", "message"]).to_pylist()
     assert [tuple(row.values()) for row in found] == [("u", "2", "first"), (None, "2", None), ("u", "3", None)]
     assert keep_first_of_each_commit(rows.slice(0, 0)).num_rows == 0
 
 
-def test_generation_follows_a_parent_that_only_the_second_name_lists() -> None:
+def test_generation_counts_parents_listed_only_by_second_name() -> None:
     batches = rows_of({"parents": []}, {"parents": ["1"]}, {"commit_id": "1"}).to_batches()
     found = [row for batch in add_generations(iter(batches)) for row in batch.to_pylist()]
     assert {row["commit_id"]: row["generation"] for row in found} == {"1": 0, "2": 1}
 
 
 @pytest.mark.parametrize("copy", ["db.a_copy", "db.z_copy"])
-def test_history_of_a_table_is_kept_although_a_copy_of_its_metadata_expired_its_own(tmp_path: Path, copy: str) -> None:
+def test_history_is_kept_if_only_registered_copy_expired_snapshots(tmp_path: Path, copy: str) -> None:
     """pyiceberg removes the parent of the oldest snapshot that it keeps."""
     builder = LakeBuilder(tmp_path)
     catalog = {name: value for name, value in builder.properties.items() if name != "warehouse"}

@@ -1,4 +1,4 @@
-"""States of containers do not depend on the order of roots, contents and states."""
+"""Container states do not depend on the order of content roots, contents and states."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def states_of(leaves: pa.Table) -> pa.Table:
     return build_states(ROOTS.empty_table(), NO_VALUES, NO_VALUES, leaves)
 
 
-def test_witness_of_a_container_does_not_depend_on_the_order_of_roots() -> None:
+def test_container_witness_does_not_depend_on_input_order() -> None:
     roots = equal_roots()
     found = [closure(roots.take(order), EdgeIndex([], 0)).to_pylist() for order in ORDERS]
     assert found[0] == found[1] == found[2]
 
 
-def test_commit_of_a_content_does_not_depend_on_the_order_of_contents() -> None:
+def test_content_commit_does_not_depend_on_input_order() -> None:
     rows = [{"metadata_location": "m", "ref_name": "main", "at_head": True, "commit_id": commit} for commit in "213"]
     contents = pa.Table.from_pylist(rows, LIVE_CONTENTS.schema)
     found = [
@@ -47,14 +47,14 @@ def test_commit_of_a_content_does_not_depend_on_the_order_of_contents() -> None:
     assert found[0] == found[1] == found[2]
 
 
-def test_kind_of_a_file_does_not_depend_on_the_order_of_witnesses() -> None:
-    """A commit names a file twice, as two kinds."""
+def test_file_kind_does_not_depend_on_witness_order() -> None:
+    """A commit references a file twice, as two kinds."""
     twice = [{**equal_roots().slice(0, 1).to_pylist()[0], "kind": kind} for kind in (Kind.DATA, Kind.POSSIBLE_OBJECT)]
     found = [number_states(states_of(pa.Table.from_pylist(rows, ROOTS))).direct.sort_by("kind") for rows in (twice, twice[::-1])]
     assert found[0] == found[1]
 
 
-def test_numbers_of_witnesses_depend_only_on_content() -> None:
+def test_witness_numbers_do_not_depend_on_input_order() -> None:
     def number_witnesses(order: list[int]) -> dict[int, tuple[Any, ...]]:
         witnesses = number_states(states_of(equal_roots().take(order))).witnesses
         return {row.pop("witness"): tuple(row.values()) for row in witnesses.to_pylist()}
@@ -63,7 +63,7 @@ def test_numbers_of_witnesses_depend_only_on_content() -> None:
     assert found[0] == found[1] == found[2]
 
 
-def test_digest_of_states_depends_only_on_their_content() -> None:
+def test_container_state_digest_does_not_depend_on_input_order() -> None:
     states = states_of(equal_roots())
     found = {digest_states(states.take(order)) for order in ORDERS}
     assert len(found) == 1

@@ -1,4 +1,4 @@
-"""Ranks of content roots."""
+"""The rank of a content root depends on the state of its commit."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def by_address(found: pa.Table) -> Mapping[str, int]:
     return {row["address"]: row["rank"] for row in found.to_pylist()}
 
 
-def test_rank_of_a_root_follows_from_the_state_of_its_commit(tmp_path: Path) -> None:
+def test_content_root_rank_depends_on_commit_state(tmp_path: Path) -> None:
     commits = [commit(name, f"/{name}") for name in ("head", "young", "old", "listed", "gone")]
     states = [
         state("head", "retained", 2),
@@ -77,34 +77,34 @@ def test_rank_of_a_root_follows_from_the_state_of_its_commit(tmp_path: Path) -> 
     assert found == {"/head": REACHED, "/young": SPARED, "/old": HELD, "/listed": HELD, "/gone": DEAD}
 
 
-def test_expired_roots_are_released_if_history_is_never_edited(tmp_path: Path) -> None:
+def test_files_of_expired_commits_may_be_deleted_if_history_is_never_edited(tmp_path: Path) -> None:
     states = [state("head", "retained", 1), state("old", "expired", 1)]
     found = by_address(read_content_roots(tables(tmp_path, [commit("head", "/head"), commit("old", "/old")], states, edited=False)))
     assert found == {"/head": REACHED, "/old": RELEASED}
 
 
-def test_pinned_files_are_live_without_a_commit(tmp_path: Path) -> None:
+def test_pinned_metadata_files_are_live_without_commit(tmp_path: Path) -> None:
     found = read_content_roots(tables(tmp_path, [], [], pinned=[{**root("/v3.metadata.json"), "is_container": False}]))
     assert [(row["address"], row["rank"], row["commit_id"]) for row in found.to_pylist()] == [("/v3.metadata.json", REACHED, None)]
 
 
-def test_equal_commit_ids_of_two_tables_are_two_commits(tmp_path: Path) -> None:
+def test_equal_commit_ids_in_two_tables_are_different_commits(tmp_path: Path) -> None:
     commits = [commit("1", "/a", table="A"), commit("1", "/b", table="B")]
     found = by_address(read_content_roots(tables(tmp_path, commits, [state("1", "retained", 1, "A"), state("1", "expired", 1, "B")])))
     assert found == {"/a": REACHED, "/b": HELD}
 
 
-def test_commit_without_content_roots_gives_no_rows(tmp_path: Path) -> None:
+def test_commit_without_content_roots_has_no_rows(tmp_path: Path) -> None:
     states = [state("a", "retained", 1), state("b", "retained", 1)]
     assert by_address(read_content_roots(tables(tmp_path, [commit("a"), commit("b", "/b")], states))) == {"/b": REACHED}
 
 
-def test_commit_without_a_state_stops_the_mark(tmp_path: Path) -> None:
+def test_commit_without_retention_state_stops_run(tmp_path: Path) -> None:
     """Without a state it would have no rank, and its files would count as dangling."""
     with pytest.raises(StateError, match=r"reachable_snapshots has no valid state for 1 commits of commit_graph.*forgotten"):
         read_content_roots(tables(tmp_path, [commit("a", "/a"), commit("forgotten", "/b")], [state("a", "retained", 1)]))
 
 
-def test_unknown_state_stops_the_mark(tmp_path: Path) -> None:
+def test_unknown_retention_state_stops_run(tmp_path: Path) -> None:
     with pytest.raises(StateError, match=r"reachable_snapshots has no valid state for 1 commits of commit_graph"):
         read_content_roots(tables(tmp_path, [commit("a", "/a")], [state("a", "parked", 1)]))

@@ -1,4 +1,4 @@
-"""Dangling and expired snapshots whose manifests are missing stop no plan.
+"""Dangling and expired snapshots with missing manifests do not stop a plan.
 
 The collectors of the formats leave such dangling snapshots.
 """
@@ -69,6 +69,6 @@ def test_missing_manifest_of_an_unreachable_snapshot_is_optional(tmp_path: Path,
 
 
 @pytest.mark.parametrize("refs, absent, state", [(1, True, "retained"), (0, False, "retained"), (0, False, "expired")])
-def test_unreadable_manifest_stops_the_run_if_reachable_or_present(tmp_path: Path, refs: int, absent: bool, state: str) -> None:
+def test_unreadable_manifest_stops_run_unless_unreachable_and_absent(tmp_path: Path, refs: int, absent: bool, state: str) -> None:
     with pytest.raises(LakeUnreadable, match="gone"):
         walk_snapshot(tmp_path, refs=refs, absent=absent, state=state)

@@ -1,4 +1,4 @@
-"""Entries of containers that no commit reaches any more leave the cache, and no later run lacks an entry."""
+"""The cache drops entries of containers that no commit reaches, and no later run lacks an entry."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def state() -> Iterator[State]:
         yield State.at(str(root))
 
 
-def test_entries_of_containers_dead_for_long_are_dropped(state: State) -> None:
+def test_cache_drops_entries_of_long_unused_containers(state: State) -> None:
     cache = Cache(state, tree(4))
     cache.run({"top0", "top1", "top2"})
     cache.run({"top2"}, days=10)
@@ -183,7 +183,7 @@ def test_entries_of_containers_dead_for_long_are_dropped(state: State) -> None:
     assert cache.missing({"top2"}) == []
 
 
-def test_entries_of_containers_dead_for_a_short_time_are_kept(state: State) -> None:
+def test_cache_keeps_entries_of_recently_unused_containers(state: State) -> None:
     cache = Cache(state, tree(4))
     for roots, days in (({"top0", "top1", "top2"}, 1), ({"top2"}, 25), ({"top2"}, 25)):
         cache.run(roots, days)
@@ -191,7 +191,7 @@ def test_entries_of_containers_dead_for_a_short_time_are_kept(state: State) -> N
     assert cache.missing({"top0", "top1", "top2"}) == []
 
 
-def test_container_that_was_decoded_recently_is_kept(state: State) -> None:
+def test_cache_keeps_entries_of_recently_decoded_containers(state: State) -> None:
     """Runs without a listing find the candidates of its snapshot by its entries."""
     cache = Cache(state, tree(4))
     for roots, days in (({"top0"}, 1), ({"top0", "top1"}, 40), ({"top0"}, 1), ({"top0"}, 1)):
@@ -199,7 +199,7 @@ def test_container_that_was_decoded_recently_is_kept(state: State) -> None:
     assert cache.dropped_rows == 0
 
 
-def test_dropped_container_that_comes_back_is_decoded_again(state: State) -> None:
+def test_reused_container_is_decoded_again_if_dropped_from_cache(state: State) -> None:
     cache = Cache(state, tree(4))
     for roots, days in (({"top0", "top1"}, 1), ({"top0"}, 1), ({"top0"}, 40), ({"top0", "top1"}, 1)):
         cache.run(roots, days)
@@ -207,7 +207,7 @@ def test_dropped_container_that_comes_back_is_decoded_again(state: State) -> Non
     assert cache.missing({"top0", "top1"}) == []
 
 
-def test_child_of_a_kept_container_is_kept(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_keeps_children_of_kept_containers(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
     """The parent is in a segment that is not worth a copy. If it comes back, its children are not decoded again."""
     monkeypatch.setattr(State, "compact", lambda *_: None)
     live = {f"live{number}" for number in range(9)}
@@ -219,7 +219,7 @@ def test_child_of_a_kept_container_is_kept(state: State, monkeypatch: pytest.Mon
     assert cache.missing({"parent", *live}) == []
 
 
-def test_container_that_was_decoded_twice_is_dropped_from_all_segments_or_none(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_container_decoded_twice_is_dropped_from_all_segments_or_none(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(State, "compact", lambda *_: None)
     live = {f"live{number}" for number in range(9)}
     cache = Cache(state, {"parent": ["child"], "child": ["a"], "dead": ["b"] * 9, **{name: ["c"] for name in live}})
@@ -231,7 +231,7 @@ def test_container_that_was_decoded_twice_is_dropped_from_all_segments_or_none(s
 
 
 @pytest.mark.parametrize("reason", ["safety limit", "verification mark", "unreadable table", "no old run"])
-def test_entries_are_kept_if_the_run_or_its_predecessors_are_in_doubt(state: State, reason: str) -> None:
+def test_cache_keeps_entries_if_recent_runs_are_not_reliable(state: State, reason: str) -> None:
     cache = Cache(state, tree(4))
     unreadable = {"lake": LAKE, "table_uuid": "u", "why": "damaged", "since": START.isoformat(), "storages": []}
     cache.run({"top0", "top1"})
@@ -242,8 +242,10 @@ def test_entries_are_kept_if_the_run_or_its_predecessors_are_in_doubt(state: Sta
     assert cache.dropped_rows == 0
 
 
-def test_run_that_read_the_cache_before_entries_were_dropped_is_refused(state: State) -> None:
-    """Its new container `again` names a container that it took for decoded, and that no later run would decode."""
+def test_run_is_refused_if_cache_entries_were_dropped_meanwhile(state: State) -> None:
+    """The new container `again` references a container that the run took for decoded, and that no
+    later run would decode.
+    """
     cache = Cache(state, {**tree(2), "again": ["inner0"]})
     cache.run({"top0", "top1"})
     cache.run({"top1"})
@@ -257,7 +259,7 @@ def test_run_that_read_the_cache_before_entries_were_dropped_is_refused(state: S
     refuse_dropped_since(context, LAKE, cache.runs, state.segments(cache.runs))
 
 
-def test_failure_keeps_the_entries(state: State, caplog: pytest.LogCaptureFixture) -> None:
+def test_cache_keeps_entries_if_dropping_them_fails(state: State, caplog: pytest.LogCaptureFixture) -> None:
     cache = Cache(state, tree(4))
     cache.run({"top0", "top1"})
     cache.run({"top0"})
@@ -279,7 +281,7 @@ def random_containers(rng: random.Random) -> Containers:
     return {name: sorted(set(children)) for name, children in containers.items()}
 
 
-def test_no_history_of_roots_makes_a_run_lack_entries() -> None:
+def test_random_histories_never_miss_cache_entries() -> None:
     """After every run, the cache has the entries of every reachable container, as without dropped entries."""
     dropped = repeated = 0
     for seed in range(example_count(5, 200)):
@@ -304,7 +306,7 @@ def test_no_history_of_roots_makes_a_run_lack_entries() -> None:
 
 
 @pytest.mark.spark
-def test_live_sets_of_a_lake_do_not_depend_on_dropped_entries(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_live_set_does_not_depend_on_dropped_cache_entries(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables disappear from the catalog and come back. Every run, also an earlier one, has the same live files with and without them."""
     monkeypatch.setattr(Clock, "is_rehearsal", property(lambda _: False))
     builder = LakeBuilder(tmp_path)

@@ -84,7 +84,7 @@ def decode(manifests: list[Path], tmp_path: Path) -> tuple[pa.Table, pa.Table, p
 
 
 @pytest.mark.parametrize("batch_entries", [1, 2, 65_536])
-def test_entries_have_their_container_for_any_batch_size(
+def test_decoded_entries_reference_their_container_for_any_batch_size(
     manifests: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch_entries: int
 ) -> None:
     monkeypatch.setattr(decoding, "BATCH_ENTRIES", batch_entries)
@@ -104,9 +104,7 @@ def test_entries_have_their_container_for_any_batch_size(
 
 
 @pytest.mark.parametrize("batch_entries", [1, 65_536])
-def test_files_of_a_container_are_the_hashes_of_its_entries_in_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch_entries: int
-) -> None:
+def test_file_hashes_of_container_keep_order_of_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch_entries: int) -> None:
     monkeypatch.setattr(decoding, "BATCH_ENTRIES", batch_entries)
     builder = LakeBuilder(tmp_path)
     table = builder.table("db.t", NOW - timedelta(days=40))
@@ -125,7 +123,7 @@ def test_files_of_a_container_are_the_hashes_of_its_entries_in_order(
     assert {row["files"] for row in containers if row["kind"] == "manifest_list"} == {0}
 
 
-def test_container_whose_own_address_cannot_be_resolved_is_not_read(manifests: list[Path], tmp_path: Path) -> None:
+def test_container_with_unresolvable_address_is_not_read(manifests: list[Path], tmp_path: Path) -> None:
     """Other systems may resolve `..` to another object."""
     invalid = Path(f"{manifests[1].parent}/../metadata/{manifests[1].name}")
     _, containers, unreadable, _ = decode([manifests[0], invalid, manifests[2]], tmp_path)
@@ -151,7 +149,7 @@ def test_container_with_a_relative_address_is_unreadable(manifests: list[Path], 
     assert (summary["decoded"], summary["unreadable"]) == (2, 1)
 
 
-def test_files_and_containers_are_in_separate_parts(tmp_path: Path) -> None:
+def test_decoded_files_and_containers_are_in_separate_parts(tmp_path: Path) -> None:
     """Readers of files skip the containers, of which many small commits have a hundred times more."""
     builder = LakeBuilder(tmp_path)
     table = builder.table("db.t", NOW - timedelta(days=40))
@@ -171,7 +169,7 @@ def test_small_containers_are_decoded_together(monkeypatch: pytest.MonkeyPatch, 
     assert [[len(found[0]) for _, found in chunk] for chunk in decoding.chunk_reads(reads)] == chunks
 
 
-def test_bytes_whose_decoder_exceeded_its_limits_are_not_decoded_again(
+def test_container_that_exceeded_decoder_limits_is_not_decoded_again(
     manifests: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def exceed(*_: object) -> None:

@@ -66,14 +66,14 @@ def follow(commits: Iterable[Commit], heads: Iterable[str], new_parents: dict[st
     return found
 
 
-def test_history_that_only_a_deleted_branch_keeps_is_not_cut() -> None:
+def test_history_kept_only_for_undo_of_deleted_branch_is_not_edited() -> None:
     rules = {"default": "7d", "refs": [{"match": "tmp", "keep": "forever"}]}
     without, kept = decide(LINE, freeze(main="s99"), [Ref("tmp", "branch", "s95")], rules)
     assert edits(without) == {"s93": "s1"}
     assert (edits(kept), in_state(kept, "expired"), in_state(kept, "dangling")) == ({}, set(), set())
 
 
-def test_rule_of_a_deleted_branch_applies_although_its_name_is_in_use() -> None:
+def test_rule_for_deleted_branch_applies_if_its_name_is_in_use_again() -> None:
     rules = {"default": "7d", "refs": [{"match": "tmp", "keep": "forever"}]}
     refs = freeze(main="s99", tmp="s3")
     deleted = find_deleted_branches(BranchLog.of([log_row("done")]), AS_OF - 3 * DAY, refs, graph_of(LINE))
@@ -82,7 +82,7 @@ def test_rule_of_a_deleted_branch_applies_although_its_name_is_in_use() -> None:
     assert (edits(kept), in_state(kept, "expired")) == ({}, set())
 
 
-def test_deleted_branch_with_a_shorter_rule_delays_no_edit() -> None:
+def test_deleted_branch_with_shorter_retention_does_not_delay_edits() -> None:
     rules = {"default": "7d", "refs": [{"match": "tmp", "keep": "2d"}]}
     without, kept = decide(LINE, freeze(main="s99"), [Ref("tmp", "branch", "s95")], rules)
     assert kept == without
@@ -90,7 +90,7 @@ def test_deleted_branch_with_a_shorter_rule_delays_no_edit() -> None:
 
 
 @pytest.mark.parametrize("is_listed", [False, True], ids=["icechunk 1", "icechunk 2"])
-def test_random_histories_stay_complete_for_deleted_branches(*, is_listed: bool) -> None:
+def test_histories_stay_complete_for_undo_of_deleted_branches(*, is_listed: bool) -> None:
     """After the planned edits, the commits of existing and of deleted branches are all kept."""
     delayed = 0
     for seed in range(150):
@@ -117,7 +117,7 @@ def test_random_histories_stay_complete_for_deleted_branches(*, is_listed: bool)
     assert 10 < delayed < 100
 
 
-def test_renamed_table_keeps_the_history_of_its_deleted_branch() -> None:
+def test_renamed_table_keeps_history_of_deleted_branch() -> None:
     commits = [*chain(100, 90), commit("tmp", "s0", 80)]
     refs = build_refs([branch("main", "s1", "db.new")], [source("db.new", max_snapshot_age_ms=1)])
     log = BranchLog.of([log_row("done", table_uuid=UUID, table_name="db.t", snapshot_id="tmp")])
@@ -178,7 +178,7 @@ def test_unreadable_history_of_a_deleted_branch_keeps_all_commits_of_its_table()
 
 
 @pytest.mark.parametrize("error, table", [(StoreError("the store does not answer"), UUID), (LakeUnreadable("damaged"), None)])
-def test_failure_of_a_store_or_of_a_lake_without_tables_is_raised(error: Exception, table: str | None) -> None:
+def test_store_error_and_unreadable_lake_without_tables_are_raised(error: Exception, table: str | None) -> None:
     refs, commits = build_refs([branch("main", "s1")], [source()]), graph(chain(100, 90))
     with pytest.raises(type(error), match=str(error)):
         keep_deleted(LAKE, refs, [Ref("tmp", "branch", "s1", table)], commits, lambda of: fail_if("tmp", error, commits, of))

@@ -35,7 +35,7 @@ def search(edges: list[dict[str, Any]], parents: Iterable[str]) -> Counter[tuple
     )
 
 
-def test_edges_of_parents_equal_a_search_over_all_edges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_edges_of_selected_parents_equal_search_over_all_edges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for seed in range(example_count(60, 600)):
         rng = random.Random(seed)
         monkeypatch.setattr(edges_module, "MAX_STEP_EDGES", rng.choice([1, 7, 1_000]))

@@ -26,7 +26,7 @@ def hash_of(text: str) -> int:
     return int(xxhash64(pa.array([text]))[0])
 
 
-def test_row_describes_the_file() -> None:
+def test_entry_row_contains_file_attributes() -> None:
     (row,) = build_hashes(entries({"key": "a/b", "kind": "statistics", "size_bytes": 7, "must_exist": False})).to_pylist()
     key_hash = hash_of("a/b")
     expected = {"container": "m", "storage": "disk", "kind": "statistics", "key_hash": key_hash, "loose_hash": None}
@@ -37,7 +37,7 @@ def test_row_describes_the_file() -> None:
     "key, loose",
     [("a%20b", "a b"), ("a//b", "a/b"), ("a/./b", "a/b"), ("e\u0301", "\u00e9"), ("%2561", "a"), ("Part=A", "part=a"), ("%41", "a")],
 )
-def test_irregular_key_also_has_a_loose_hash(key: str, loose: str) -> None:
+def test_irregular_key_also_has_normalized_hash(key: str, loose: str) -> None:
     (row, regular) = build_hashes(entries({"key": key}, {"key": loose})).to_pylist()
     assert (row["key_hash"], row["loose_hash"]) == (hash_of(key), hash_of(loose))
     assert (regular["key_hash"], regular["loose_hash"]) == (hash_of(loose), None)
@@ -48,18 +48,18 @@ def test_external_file_has_the_hash_of_its_address() -> None:
     assert (row["storage"], row["key_hash"], row["loose_hash"]) == (None, hash_of("s3://other/a%20b"), None)
 
 
-def test_containers_and_deleted_entries_have_no_hash() -> None:
+def test_containers_and_deleted_entries_have_no_file_hash() -> None:
     rows = [{"key": status or "none", "entry_status": status} for status in ("added", "existing", "deleted", None)]
     hashes = build_hashes(entries(*rows, {"key": "m2", "is_container": True}))
     assert hashes.column("key_hash").to_pylist() == [hash_of(key) for key in ("added", "existing", "none")]
 
 
-def test_no_entries_have_no_hashes() -> None:
+def test_empty_entries_have_no_file_hashes() -> None:
     assert build_hashes(entries()).equals(pa.RecordBatch.from_pylist([], schema=HASHES))
 
 
 @pytest.mark.spark
-def test_hashes_and_rule_equal_those_of_spark(spark: SparkSession) -> None:
+def test_file_hashes_and_hash_rule_match_spark(spark: SparkSession) -> None:
     rng = random.Random(31)
     alphabet = ["a", "/", "%", "\u00e9", "e\u0301", "\U0001f600", "25", "..", "\x1f"]
     rows = [
@@ -78,6 +78,6 @@ def test_hashes_and_rule_equal_those_of_spark(spark: SparkSession) -> None:
     assert sorted(zip(keys, build_hashes(batch).column("key_hash").to_pylist(), strict=True)) == sorted(expected)
 
 
-def test_length_that_no_object_can_have_is_unknown() -> None:
+def test_impossible_file_length_is_unknown() -> None:
     lengths = pa.array([0, MAX_LENGTH, MAX_LENGTH + 1, 2**63 - 1, -1, -(2**63), None], pa.int64())
     assert possible_lengths(lengths).to_pylist() == [0, MAX_LENGTH, None, None, None, None, None]

@@ -1,4 +1,6 @@
-"""A table that the previous freeze could not read stays unreadable if the catalog hides it, and keeps its shields."""
+"""A table that the previous run could not read stays unreadable and protected if the catalog hides
+it.
+"""
 
 from __future__ import annotations
 
@@ -57,8 +59,10 @@ def shields_of(refs: FrozenRefs) -> set[str]:
 
 
 @pytest.mark.parametrize("is_first_real", [False, True])
-def test_table_that_no_run_read_stays_unreadable_if_it_is_hidden(lake: HidingLake, is_first_real: bool) -> None:
-    """A catalog that may not load a table shows no uuid. A rehearsal also compares with real runs."""
+def test_never_read_table_stays_unreadable_if_catalog_stops_listing_it(lake: HidingLake, is_first_real: bool) -> None:
+    """A catalog that denies loading a table shows no uuid. A rehearsal also compares with real
+    runs.
+    """
     now = Clock().now()
     first = lake.freeze(Clock() if is_first_real else Clock(now), UnreadableTable("db.secret", "RESTError 403"))
     assert shields_of(first)
@@ -79,7 +83,7 @@ def test_table_that_no_run_read_stays_unreadable_if_it_is_hidden(lake: HidingLak
 
 
 @pytest.mark.parametrize("has_copy", [False, True])
-def test_hidden_table_keeps_its_claims_as_shields(lake: HidingLake, has_copy: bool) -> None:
+def test_files_of_table_that_catalog_hides_are_protected(lake: HidingLake, has_copy: bool) -> None:
     """`register_table` makes a copy with the same uuid, whose history is its own from then on. The copy stays listed."""
     now, catalog = Clock().now(), lake.builder.catalog
     if has_copy:
@@ -98,7 +102,7 @@ def test_hidden_table_keeps_its_claims_as_shields(lake: HidingLake, has_copy: bo
     assert not shields_of(refs)
 
 
-def test_hidden_table_keeps_its_claims_if_a_listed_one_has_its_name(lake: HidingLake) -> None:
+def test_hidden_table_is_protected_if_listed_table_has_its_name(lake: HidingLake) -> None:
     catalog, now = lake.builder.catalog, Clock().now()
     catalog.create_namespace("db.x")
     catalog.create_table(("db.x", "t"), SCHEMA)
@@ -127,7 +131,7 @@ def test_hidden_table_keeps_its_claims_if_a_listed_one_has_its_name(lake: Hiding
     assert not [claim for claim in refs.claims if claim.is_unread]
 
 
-def test_renamed_table_is_not_hidden(lake: HidingLake) -> None:
+def test_renamed_table_does_not_count_as_hidden(lake: HidingLake) -> None:
     now = Clock().now()
     lake.freeze(Clock(now), UnreadableTable("db.secret", "RESTError 403"))
     lake.builder.catalog.rename_table("db.other", "db.renamed")
@@ -146,7 +150,7 @@ def unread(name: str, address: str | None) -> UnreadTable:
     return UnreadTable(table_name=name, why="403", address=address)
 
 
-def test_missing_table_may_be_an_unreadable_one_in_its_location() -> None:
+def test_missing_table_matches_unreadable_table_in_its_location() -> None:
     known = last_known({"a": "s3://b/a/metadata/1.json", "b": "s3://b/b/metadata/1.json"}, "a", "b", "unknown", "found")
     located = unread("x", "s3://b/a/metadata/2.json")
     assert known.find_renamed([], ["found"]) == {}
@@ -155,7 +159,7 @@ def test_missing_table_may_be_an_unreadable_one_in_its_location() -> None:
     assert known.find_renamed([located, anywhere], ["found"]) == {"a": located, "b": anywhere, "unknown": located}
 
 
-def test_many_missing_tables_are_compared_in_one_go(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_missing_tables_are_compared_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     count, resolved = 300, list[str]()
     monkeypatch.setattr(KeyResolver, "resolve_one", lambda _, address: resolved.append(address))
     uuids = [f"{number:04}" for number in range(count)]

@@ -1,4 +1,4 @@
-"""A run writes the history to the table of `history.publish`, and goes on if it cannot."""
+"""A run writes the history to the table of `history.publish`, and continues if this fails."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Story:
         plan_id: The plan.
         planned: The published rows before the apply.
         applied: Those after it.
-        has_property_before: True if the table named the published table before the apply.
+        has_property_before: True if the table had the property before the apply.
         property: Its value after the apply. A user removed the property then.
     """
 
@@ -93,21 +93,21 @@ def read_published(builder: LakeBuilder) -> dict[str, tuple[bool, str | None]]:
     return {str(row["snapshot_id"]): (row["expired"], row["plan_id"]) for row in rows}
 
 
-def test_listed_snapshots_are_published(story: Story) -> None:
+def test_all_snapshots_in_table_metadata_are_published(story: Story) -> None:
     assert story.planned == dict.fromkeys(story.listed, (False, None))
 
 
-def test_applied_expiry_is_published_with_its_plan(story: Story) -> None:
+def test_applied_expiry_is_published_with_plan_id(story: Story) -> None:
     assert 0 < len(story.kept) < len(story.listed)
     assert story.applied == {item: (False, None) if item in story.kept else (True, story.plan_id) for item in story.listed}
 
 
-def test_table_with_expired_snapshots_names_the_published_table(story: Story) -> None:
+def test_table_property_references_published_history(story: Story) -> None:
     assert not story.has_property_before
     assert story.property == f"{story.builder.catalog_name}.{NAME}"
 
 
-def test_property_that_a_user_removed_stays_removed(story: Story) -> None:
+def test_history_property_that_user_removed_is_not_set_again(story: Story) -> None:
     assert publication(story.house).named == (story.orders.uuid,)
     assert PROPERTY not in story.orders.table.properties
 
@@ -118,7 +118,7 @@ def test_published_table_is_collected_like_any_other(story: Story) -> None:
     assert names == {"shop.orders", NAME}
 
 
-def test_snapshots_of_the_published_table_are_not_published(story: Story) -> None:
+def test_snapshots_of_published_table_itself_are_not_published(story: Story) -> None:
     own = snapshot_ids(story.builder.catalog.load_table(NAME))
     assert own
     assert own.isdisjoint(read_published(story.builder))
@@ -130,7 +130,7 @@ def mark_and_publish(house: Lakehouse) -> HistoryPublicationSummary:
     return publication(house)
 
 
-def test_records_are_kept_if_the_state_is_lost(spark: SparkSession, tmp_path: Path) -> None:
+def test_published_records_are_kept_if_state_is_lost(spark: SparkSession, tmp_path: Path) -> None:
     house = Lakehouse(spark, tmp_path)
     builder, _ = build_lake(house, {"table": NAME})
     house.approve_and_apply(house.plan())
@@ -141,8 +141,8 @@ def test_records_are_kept_if_the_state_is_lost(spark: SparkSession, tmp_path: Pa
     assert before
 
 
-def test_repeated_run_of_an_earlier_date_is_not_published(spark: SparkSession, tmp_path: Path) -> None:
-    """Its frozen refs list snapshots that were removed since."""
+def test_repeated_run_for_earlier_date_is_not_published(spark: SparkSession, tmp_path: Path) -> None:
+    """The refs recorded for the date list snapshots that were removed since."""
     house = Lakehouse(spark, tmp_path)
     builder, orders = build_lake(house, {"table": NAME})
     mark_and_publish(house)
@@ -158,14 +158,14 @@ def test_repeated_run_of_an_earlier_date_is_not_published(spark: SparkSession, t
     assert read_published(builder) == expected
 
 
-def test_history_goes_to_another_catalog(spark: SparkSession, tmp_path: Path) -> None:
+def test_history_can_be_published_to_another_catalog(spark: SparkSession, tmp_path: Path) -> None:
     house, other = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path / "other")
     _, orders = build_lake(house, {"table": NAME, "catalog": other.properties, "catalog_name": other.catalog_name})
     assert mark_and_publish(house).table == NAME
     assert read_published(other).keys() == snapshot_ids(orders.table)
 
 
-def test_catalog_that_fails_does_not_stop_the_run(spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_publication_failure_does_not_stop_run(spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     house = Lakehouse(spark, tmp_path)
     build_lake(house, {"table": NAME, "catalog": {"type": "sql", "uri": f"sqlite:///{house.root}/missing.db"}})
     [note] = mark_and_publish(house).notes
@@ -173,7 +173,7 @@ def test_catalog_that_fails_does_not_stop_the_run(spark: SparkSession, tmp_path:
     assert "the history is not published" in caplog.text
 
 
-def test_rehearsal_publishes_only_in_lakes_for_trials(spark: SparkSession, tmp_path: Path) -> None:
+def test_rehearsal_publishes_only_if_rehearsals_are_allowed(spark: SparkSession, tmp_path: Path) -> None:
     house = Lakehouse(spark, tmp_path, settings={"rehearsals": "refused"})
     builder, _ = build_lake(house, {"table": NAME})
     assert mark_and_publish(house).notes == ("the history is not published, because this run is a rehearsal",)

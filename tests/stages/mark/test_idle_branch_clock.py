@@ -1,4 +1,4 @@
-"""A branch is seen at the time of the store, if the clock of the host is behind.
+"""The time at which a run saw a branch is the storage's time, if the clock of the host is behind.
 
 Before, one run with a clock that was 40 days behind was evidence that a branch of yesterday had not changed for 30 days.
 """
@@ -23,7 +23,7 @@ DAY = timedelta(days=1)
 
 @pytest.mark.spark
 @pytest.mark.parametrize("rule", [[], [{"match": "tmp/.*", "after": "30d"}]])
-def test_sighting_has_the_time_of_the_store(
+def test_branch_sighting_uses_storage_clock(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rule: list[dict[str, str]]
 ) -> None:
     host, store = datetime.now(UTC), datetime.now(UTC) + 40 * DAY

@@ -17,7 +17,7 @@ from tests.lakes.toy import BRANCHES
 from tests.stages.lakehouse import Lakehouse
 
 
-def test_kind_table_of_a_verification_mark_reads_shared_tables(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_verification_mark_reads_policy_tables_of_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     house = Lakehouse(None, tmp_path)  # type: ignore[arg-type] - no stage of this test runs in Spark
     house.lakes = [LakeBuilder(tmp_path).config("sales")]
     context = house.run_context()

@@ -1,4 +1,4 @@
-"""A freeze is kept for later runs of its date, unless a table could not be read."""
+"""The refs of the first run are kept for later runs of the date, unless a table could not be read."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class Freezes:
         return read_frozen_refs(context, "sales", lake_refs(context, "sales"))
 
 
-def test_freeze_is_kept_for_the_date(tmp_path: Path) -> None:
+def test_repeated_freeze_of_date_returns_first_refs(tmp_path: Path) -> None:
     lake = Freezes(tmp_path)
     first = lake.freeze()
     lake.table.append(days_ago(1))
     assert lake.freeze() == first
 
 
-def test_freeze_of_a_clock_that_was_days_ahead_is_not_used_when_its_date_arrives(tmp_path: Path) -> None:
+def test_refs_frozen_with_clock_days_ahead_are_not_reused_on_that_date(tmp_path: Path) -> None:
     lake = Freezes(tmp_path)
     ahead = lake.freeze(timedelta(days=10))
     lake.freeze(timedelta(days=-9))
@@ -48,7 +48,7 @@ def test_freeze_of_a_clock_that_was_days_ahead_is_not_used_when_its_date_arrives
     assert lake.freeze() == current, "the new freeze of the date is kept"
 
 
-def test_table_that_was_repaired_is_read_by_the_next_run_of_the_date(tmp_path: Path) -> None:
+def test_repaired_table_is_read_by_next_run_of_date(tmp_path: Path) -> None:
     lake = Freezes(tmp_path)
     path = lake.table.path(lake.table.metadata_location)
     backup = path.rename(path.with_suffix(".backup"))
@@ -59,7 +59,7 @@ def test_table_that_was_repaired_is_read_by_the_next_run_of_the_date(tmp_path: P
     assert {ref.table_name for ref in refs.refs} == {"db.t"}
 
 
-def test_table_that_was_dropped_after_it_was_unreadable_is_left_out_by_the_next_run_of_the_date(tmp_path: Path) -> None:
+def test_unreadable_table_that_was_dropped_is_left_out_by_next_run(tmp_path: Path) -> None:
     lake = Freezes(tmp_path)
     lake.builder.table("db.other", days_ago(40))
     lake.table.path(lake.table.metadata_location).unlink()

@@ -28,7 +28,7 @@ def list_claims(*tables: tuple[str, list[str | None]]) -> list[tuple[str, str]]:
     return [(row["key"], row["location_of"]) for row in rows if row["collect"] and row["storage"]]
 
 
-def test_table_claims_all_its_locations() -> None:
+def test_table_claims_all_current_and_former_locations() -> None:
     assert list_claims(("A", ["t/"]), ("A", ["t/", "moved/", None])) == [("t/", "urn:uuid:A"), ("moved/", "urn:uuid:A")]
 
 
@@ -36,7 +36,7 @@ def test_shared_location_is_claimed_by_both_tables() -> None:
     assert list_claims(("A", ["t/"]), ("B", ["t/"])) == [("t/", "urn:uuid:A"), ("t/", "urn:uuid:B")]
 
 
-def test_location_that_cannot_be_listed_is_a_shield() -> None:
+def test_unlistable_location_is_protected() -> None:
     unlisted = pa.Table.from_pylist([{"address": "/w/d/", "storage": "w", "key": "d/"}], schema=ROOTS)
     assert [(row["key"], row["collect"]) for row in build_claims(build_locations(("A", ["t/"])), unlisted).to_pylist()] == [
         ("t/", True),

@@ -136,7 +136,7 @@ def totals_of(hashes: LiveHashes) -> dict[tuple[str | None, str, str, str], tupl
 
 
 @pytest.mark.parametrize("grouped_rows", [2_000_000, 5])
-def test_totals_equal_those_of_a_join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grouped_rows: int) -> None:
+def test_live_file_totals_equal_plain_join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grouped_rows: int) -> None:
     monkeypatch.setattr(key_groups, "GROUPED_ROWS", grouped_rows)
     for seed in range(100):
         case = random_case(Random(seed))
@@ -144,7 +144,7 @@ def test_totals_equal_those_of_a_join(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.spark
-def test_executors_count_the_same_files(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_executors_and_process_count_equal_live_files(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_hashes, "MAX_LOCAL_HASHES", -1)
     for seed in range(3):
         case = random_case(Random(seed))
@@ -153,7 +153,7 @@ def test_executors_count_the_same_files(spark: SparkSession, tmp_path: Path, mon
         assert totals_of(hashes) == count(case)
 
 
-def test_lost_entries_are_noticed(tmp_path: Path) -> None:
+def test_lost_file_entries_are_detected(tmp_path: Path) -> None:
     case = Case([{**random_case(Random(1)).states[0], "address": "m", "files": 2}], [])
     totals = LiveHashes(None, scan_of(tmp_path, "state", case), 0, None).totals()
     assert (totals.expected, totals.found) == (3, 1)
@@ -161,7 +161,7 @@ def test_lost_entries_are_noticed(tmp_path: Path) -> None:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("in_process", [True, False])
-def test_container_with_entries_of_another_is_named(
+def test_container_with_wrong_entries_is_reported(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_process: bool
 ) -> None:
     if not in_process:

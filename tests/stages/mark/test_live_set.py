@@ -122,7 +122,7 @@ def rows_by_key(live: LiveSet, *keys: str, spark: SparkSession | None = None) ->
 
 @pytest.mark.spark
 @pytest.mark.parametrize("entries", [0, 10**6], ids=["by containers", "by entries"])
-def test_rows_of_some_keys_equal_those_of_all(scene: Scene, monkeypatch: pytest.MonkeyPatch, entries: int) -> None:
+def test_live_rows_of_selected_keys_equal_full_rows(scene: Scene, monkeypatch: pytest.MonkeyPatch, entries: int) -> None:
     monkeypatch.setattr(live_set, "MAX_IN_PROCESS_ENTRIES", entries)
     for name in "13":
         scene.world.commits[name].state = EXPIRED
@@ -138,8 +138,10 @@ def test_rows_of_some_keys_equal_those_of_all(scene: Scene, monkeypatch: pytest.
 
 @pytest.mark.spark
 @pytest.mark.parametrize("entries", [0, 10**6], ids=["in executors", "in this process"])
-def test_files_of_tables_are_found_by_their_witnesses(scene: Scene, monkeypatch: pytest.MonkeyPatch, entries: int) -> None:
-    """A file that several tables name belongs to each of them, unlike in the rows of the live set."""
+def test_files_of_table_are_found_by_witness(scene: Scene, monkeypatch: pytest.MonkeyPatch, entries: int) -> None:
+    """A file that several tables reference belongs to each of them, unlike in the rows of the live
+    set.
+    """
     monkeypatch.setattr(live_set, "MAX_IN_PROCESS_ENTRIES", entries)
     scene.world.commits["1"].state = EXPIRED
     only = scene.world.container("c", Kind.MANIFEST, [file("first"), file("other")])
@@ -169,7 +171,7 @@ class _Keep:
 
 
 @pytest.mark.spark
-def test_live_files_are_listed_in_buckets_and_up_to_a_limit(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_live_files_can_be_listed_in_buckets_or_up_to_limit(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     live = scene.live()
     found = read_rows_by_route(scene.spark, live)[""]
     monkeypatch.setattr(live_set, "MAX_IN_PROCESS_ENTRIES", 0)
@@ -192,7 +194,7 @@ def test_containers_are_found_by_address(scene: Scene) -> None:
 
 
 @pytest.mark.spark
-def test_totals_equal_the_sums_of_rows(scene: Scene) -> None:
+def test_live_set_totals_equal_sums_of_rows(scene: Scene) -> None:
     scene.world.commits["2"].state = EXPIRED
     live = scene.live()
     rows = [row for batch in live.batches() for row in batch.to_pylist()]
@@ -203,7 +205,7 @@ def test_totals_equal_the_sums_of_rows(scene: Scene) -> None:
 
 
 @pytest.mark.spark
-def test_equal_histories_have_equal_digests(scene: Scene) -> None:
+def test_equal_histories_have_equal_live_set_digests(scene: Scene) -> None:
     first = scene.live().table
     commits = dict(scene.world.commits)
     scene.world.commits = {"3": commits["3"]}
@@ -213,7 +215,7 @@ def test_equal_histories_have_equal_digests(scene: Scene) -> None:
 
 
 @pytest.mark.spark
-def test_live_files_of_a_verification_mark_leave_out_released_files(spark: SparkSession, tmp_path: Path) -> None:
+def test_verification_mark_leaves_out_files_released_for_deletion(spark: SparkSession, tmp_path: Path) -> None:
     scene = Scene(spark, tmp_path, "lakefs")
     scene.world.released = {("one", "first"): False, ("one", "both"): True}
     live = scene.live(verification_id="plan-1")
@@ -222,7 +224,7 @@ def test_live_files_of_a_verification_mark_leave_out_released_files(spark: Spark
 
 
 @pytest.mark.spark
-def test_missing_segment_of_the_cache_is_reported(scene: Scene) -> None:
+def test_missing_cache_segment_is_reported(scene: Scene) -> None:
     live = scene.live()
     (segment,) = live.context.state.history(LAKE, "manifest_entries")
     shutil.rmtree(scene.root / "state" / segment.path)
@@ -232,7 +234,7 @@ def test_missing_segment_of_the_cache_is_reported(scene: Scene) -> None:
 
 
 @pytest.mark.spark
-def test_run_without_the_hashes_of_a_needed_container_is_not_published(scene: Scene) -> None:
+def test_run_without_hashes_of_live_container_is_not_published(scene: Scene) -> None:
     scene.live()
     for part in scene.root.glob("state/lake/manifest_entries/**/_hashes/*.parquet"):
         pq.write_table(pq.read_table(part).slice(1), part)
@@ -241,7 +243,7 @@ def test_run_without_the_hashes_of_a_needed_container_is_not_published(scene: Sc
 
 
 @pytest.mark.spark
-def test_rows_of_earlier_releases_are_read(spark: SparkSession, tmp_path: Path) -> None:
+def test_live_file_rows_of_earlier_releases_are_read(spark: SparkSession, tmp_path: Path) -> None:
     context = build_context(tmp_path, LAKES["iceberg"])
     live, expired = ([{"storage": "one", "key": key, "kind": Kind.DATA, "lake": LAKE, "table_uuid": "a", "size_bytes": 5}] for key in "ab")
     table = publish_table(context, LAKE, LIVE_FILES, live, {EXPIRED_SIDE: pa.Table.from_pylist(expired, LIVE_FILES.schema)})

@@ -1,4 +1,4 @@
-"""The roots of lost commits, selected from those of a recorded repository."""
+"""The content roots of lost commits, selected from those of a recorded repository."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[list[Co
         yield commits, pa.Table.from_pylist([{**row, "rank": REACHED} for row in rows], ROOTS)
 
 
-def test_roots_of_each_lost_commit_are_selected(recorded: tuple[list[Commit], pa.Table]) -> None:
+def test_content_roots_of_each_lost_commit_are_selected(recorded: tuple[list[Commit], pa.Table]) -> None:
     commits, roots = recorded
     lost = sorted(commit.commit_id for commit in commits if commit.content_roots)[::2]
     found = select_lost_roots(roots, {*lost, "another"})
@@ -41,7 +41,7 @@ def test_roots_of_each_lost_commit_are_selected(recorded: tuple[list[Commit], pa
     assert pc.all(found.column("is_live")).as_py()
 
 
-def test_other_commits_and_staged_objects_are_kept_with_the_first_lost_commit(recorded: tuple[list[Commit], pa.Table]) -> None:
+def test_expired_and_staged_objects_are_recorded_with_one_lost_commit(recorded: tuple[list[Commit], pa.Table]) -> None:
     commits, roots = recorded
     lost = sorted(commit.commit_id for commit in commits if commit.content_roots)[3:5]
     found = select_lost_roots(roots, lost)
@@ -51,7 +51,7 @@ def test_other_commits_and_staged_objects_are_kept_with_the_first_lost_commit(re
     assert found.column("commit_id").null_count == roots.column("commit_id").null_count > 0
 
 
-def test_nothing_is_selected_without_a_lost_commit_that_was_retained(recorded: tuple[list[Commit], pa.Table]) -> None:
+def test_no_content_root_is_selected_without_lost_retained_commit(recorded: tuple[list[Commit], pa.Table]) -> None:
     """A commit without roots is expired, or the empty first commit."""
     commits, roots = recorded
     empty = [commit.commit_id for commit in commits if not commit.content_roots]

@@ -12,7 +12,7 @@ from gc_assets.stages.mark.lakefs.lifecycle_objects import MovedClaim, follow_mo
 pytestmark = pytest.mark.spark
 
 
-def test_kept_objects_follow_moved_claims(spark: SparkSession) -> None:
+def test_kept_objects_are_protected_at_moved_location(spark: SparkSession) -> None:
     kept = frame_from_arrow(spark, pa.table({"storage": ["disk1", "disk1", "disk2"], "key": ["repo/data/a", "other/b", "repo/data/c"]}))
     moved = [MovedClaim("disk1", "repo/data/", "disk2", "new/repo/data/")]
     found = {(row["storage"], row["key"]) for row in collect(follow_moved_claims(kept, moved))}

@@ -62,7 +62,7 @@ def test_listing_of_a_large_directory_is_cut_off(tmp_path: Path) -> None:
     assert read_sizes(RecordingObjects(), many) == list(range(1, MIN_LISTED_KEYS + 1))
 
 
-def test_percent_encoded_names_are_requested_one_by_one(tmp_path: Path) -> None:
+def test_sizes_of_percent_encoded_names_are_requested_one_by_one(tmp_path: Path) -> None:
     """The address `a%20b` is that of the file `a b`, and another file has the name `a%20b`."""
     write(tmp_path, [f"{number} b" for number in range(MIN_LISTED_KEYS)])
     for number in range(MIN_LISTED_KEYS):
@@ -72,14 +72,14 @@ def test_percent_encoded_names_are_requested_one_by_one(tmp_path: Path) -> None:
     assert read_sizes(objects, addresses) == [objects.size(address) for address in addresses]
 
 
-def test_objects_of_an_unlistable_directory_are_requested_one_by_one(tmp_path: Path) -> None:
+def test_sizes_in_unlistable_directory_are_requested_one_by_one(tmp_path: Path) -> None:
     many = write(tmp_path, snapshots(MIN_LISTED_KEYS))
     (tmp_path / "link").symlink_to(tmp_path / "snap-0.avro")
     objects = RecordingObjects()
     assert read_sizes(objects, many) == list(range(1, MIN_LISTED_KEYS + 1))
 
 
-def test_object_in_no_known_store_has_no_size() -> None:
+def test_object_in_unknown_store_has_no_size() -> None:
     assert read_sizes(open_objects(), ["hdfs://nn/snap.avro", "oss://bucket/snap.avro", "file:///a\0b", "file://host/x"]) == [-1] * 4
 
 
@@ -95,7 +95,7 @@ def test_one_listing_of_a_bucket_returns_many_sizes(many: int) -> None:
         assert tally.sent.counts == expected
 
 
-def test_container_that_only_executors_do_not_find_stops_the_mark(tmp_path: Path) -> None:
+def test_container_missing_only_for_executors_stops_run(tmp_path: Path) -> None:
     """A machine without the disk finds no containers, and entries of an absent container are not needed."""
     present, absent = write(tmp_path / "snapshots", ["A"])[0], f"file://{tmp_path}/snapshots/B"
     rows = [{"address": address, "absent": True} for address in (present, absent)]

@@ -19,7 +19,7 @@ def tasks_of(sizes: list[int]) -> pa.Table:
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_shares_are_neighbours_of_similar_cost(seed: int) -> None:
+def test_containers_are_split_into_consecutive_shares_of_similar_cost(seed: int) -> None:
     chance = random.Random(seed)
     sizes = [chance.choice([-1, 0, 100, 10 ** chance.randint(1, 8)]) for _ in range(chance.randint(1, 300))]
     width = chance.randint(1, 20)
@@ -35,7 +35,7 @@ def test_shares_are_neighbours_of_similar_cost(seed: int) -> None:
 
 @pytest.mark.parametrize("width", [1, 8, 16])
 @pytest.mark.parametrize("wrong", [2**58, 2**60, 2**63 - 1])
-def test_wrong_length_of_a_container_loses_no_other_one(wrong: int, width: int) -> None:
+def test_wrong_recorded_length_loses_no_container(wrong: int, width: int) -> None:
     """Any program can record a wrong length in an Iceberg manifest list."""
     sizes = [*range(200), wrong, wrong, *range(200)]
     shares = [share.column("address").to_pylist() for share in split_by_cost(tasks_of(sizes), width)]
@@ -43,5 +43,5 @@ def test_wrong_length_of_a_container_loses_no_other_one(wrong: int, width: int) 
     assert len(shares) <= width
 
 
-def test_no_container_makes_no_share() -> None:
+def test_empty_container_list_has_no_shares() -> None:
     assert list(split_by_cost(TASKS.empty_table(), 0)) == []

@@ -56,7 +56,7 @@ def at_midcontext_of(day: str) -> datetime:
     return datetime.fromisoformat(day).replace(tzinfo=UTC)
 
 
-def test_rules_are_recorded_with_their_bounds_of_the_run_date(at: Platform) -> None:
+def test_rules_are_recorded_with_cutoffs_of_run_date(at: Platform) -> None:
     published = policy_table(context_of(at, "2026-03-12"), "weather")
     rows = read_rows(State.at(at.config.state), POLICY_TABLE, published).to_pylist()
     found = {row["rule_id"]: (row["branch"], row["date_to_be_deleted"], row["keep_last"]) for row in rows}
@@ -69,13 +69,13 @@ def test_rules_are_recorded_with_their_bounds_of_the_run_date(at: Platform) -> N
     assert published.receipt.summary["policy_digest"] == at.config.policy_digest()
 
 
-def test_iceberg_lake_without_overrides_has_one_rule_of_its_tables(tmp_path: Path) -> None:
+def test_iceberg_lake_without_overrides_has_one_rule_for_table_settings(tmp_path: Path) -> None:
     at = platform(tmp_path)
     rows = read_rows(State.at(at.config.state), POLICY_TABLE, policy_table(context_of(at, "2026-03-12"), "sales")).to_pylist()
     assert [(row["rule_id"], row["date_to_be_deleted"], row["keep_last"]) for row in rows] == [("retention.source=table", None, None)]
 
 
-def test_policy_of_earlier_runs_stays_recorded(at: Platform) -> None:
+def test_policy_rows_of_earlier_runs_are_kept(at: Platform) -> None:
     policy_table(context_of(at, "2026-03-10"), "weather")
     later = with_retention(at, {"default": "20d"})
     rows = read_rows(State.at(at.config.state), POLICY_TABLE, policy_table(context_of(later, "2026-03-12"), "weather")).to_pylist()
@@ -94,13 +94,13 @@ def test_repeated_run_replaces_only_its_own_rules(at: Platform) -> None:
     assert published.receipt.rows == 6
 
 
-def test_rule_has_no_bound_before_a_deletion_finished(at: Platform) -> None:
+def test_rule_has_no_deletion_bound_before_deletion_finished(at: Platform) -> None:
     assert set(rules(at, "2026-03-10").values()) == {None}
     plan_of(at, "2026-03-10")
     assert set(rules(at, "2026-03-11").values()) == {None}
 
 
-def test_finished_deletion_sets_the_bound_of_each_rule(at: Platform) -> None:
+def test_finished_deletion_sets_deletion_bound_of_each_rule(at: Platform) -> None:
     rules(at, "2026-03-10")
     plan_of(at, "2026-03-10", "finished")
     assert rules(at, "2026-03-12") == {
@@ -110,7 +110,7 @@ def test_finished_deletion_sets_the_bound_of_each_rule(at: Platform) -> None:
     }
 
 
-def test_newest_finished_run_sets_the_bound(at: Platform) -> None:
+def test_newest_finished_deletion_sets_deletion_bound(at: Platform) -> None:
     for day in ("2026-03-08", "2026-03-09", "2026-03-10"):
         rules(at, day)
     plan_of(at, "2026-03-08", "finished")
@@ -119,27 +119,27 @@ def test_newest_finished_run_sets_the_bound(at: Platform) -> None:
     assert rules(at, "2026-03-12")["retention.default"] == at_midcontext_of("2026-02-27")
 
 
-def test_restored_deletion_sets_no_bound(at: Platform) -> None:
+def test_restored_deletion_sets_no_deletion_bound(at: Platform) -> None:
     rules(at, "2026-03-10")
     plan_of(at, "2026-03-10", "finished", "restored")
     assert set(rules(at, "2026-03-12").values()) == {None}
 
 
-def test_date_with_an_unfinished_plan_is_not_finished(at: Platform) -> None:
+def test_date_with_unfinished_plan_sets_no_deletion_bound(at: Platform) -> None:
     plan_of(at, "2026-03-10", "finished", files=2)
     plan_of(at, "2026-03-10", files=3)
     plan_of(at, "2026-03-11", "finished", files=4)
     assert find_finished_dates(context_of(at, "2026-03-12")) == {context_of(at, "2026-03-11").run_date}
 
 
-def test_own_and_later_deletions_set_no_bound(at: Platform) -> None:
+def test_deletions_of_same_or_later_dates_set_no_deletion_bound(at: Platform) -> None:
     for day in ("2026-03-10", "2026-03-12"):
         rules(at, day)
         plan_of(at, day, "finished")
     assert set(rules(at, "2026-03-10").values()) == {None}
 
 
-def test_rule_with_a_changed_ref_pattern_is_another_rule(at: Platform) -> None:
+def test_rule_with_changed_ref_pattern_counts_as_another_rule(at: Platform) -> None:
     rules(at, "2026-03-10")
     plan_of(at, "2026-03-10", "finished")
     other = with_retention(at, {**RETENTION, "refs": [{"match": "dev/.*", "keep": "1d"}, {"match": "dev", "keep": "1d"}]})
@@ -150,11 +150,11 @@ def test_rule_with_a_changed_ref_pattern_is_another_rule(at: Platform) -> None:
     }
 
 
-def test_current_rules_need_the_policy_of_the_same_date(at: Platform) -> None:
+def test_current_rules_need_policy_of_run_date(at: Platform) -> None:
     policy_table(context_of(at, "2026-03-10"), "weather")
     with pytest.raises(StateError, match="weather/policy_table has no table for 2026-03-11; run"):
         current_rules(context_of(at, "2026-03-11"), "weather")
 
 
-def test_bounds_count_from_the_start_of_the_run_date(at: Platform) -> None:
+def test_deletion_bounds_count_from_start_of_run_date(at: Platform) -> None:
     assert context_of(at, "2026-03-12").as_of == start_of_day(context_of(at, "2026-03-12").run_date) == at_midcontext_of("2026-03-12")

@@ -24,11 +24,11 @@ def states_of(keys: Sequence[tuple[str | None, str]]) -> pa.Table:
     return pa.Table.from_pylist(rows, REACHABLE_SNAPSHOTS.schema)
 
 
-def test_states_may_have_any_order() -> None:
+def test_snapshot_states_may_be_in_any_order() -> None:
     verify_states("sales", commits_of(COMMITS), states_of(COMMITS[::-1]))
 
 
-def test_lake_without_commits_needs_no_states() -> None:
+def test_lake_without_commits_needs_no_snapshot_states() -> None:
     verify_states("sales", commits_of([]), states_of([]))
 
 
@@ -37,6 +37,6 @@ def test_lake_without_commits_needs_no_states() -> None:
     [COMMITS[1:], [*COMMITS, COMMITS[0]], [*COMMITS[1:], COMMITS[1]], [*COMMITS, ("items", "2")], [*COMMITS, ("lost", "9"), ("lost", "9")]],
     ids=["missing", "repeated", "repeated instead of another", "unknown", "unknown and repeated"],
 )
-def test_other_states_than_one_per_commit_are_refused(keys: list[tuple[str | None, str]]) -> None:
+def test_states_are_refused_unless_there_is_one_per_commit(keys: list[tuple[str | None, str]]) -> None:
     with pytest.raises(StateError, match=f"returned {len(keys)} states for 4 commits"):
         verify_states("sales", commits_of(COMMITS), states_of(keys))

@@ -1,4 +1,4 @@
-"""Accept manifests by the number of their entries if their recorded length differs."""
+"""Manifests whose length differs from the recorded one are accepted by their number of entries."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ def build_roots(kind: str = Kind.MANIFEST) -> pa.Table:
 
 
 @pytest.mark.parametrize("decoded, expected", [([(12, 3)], [3]), ([(12, 3)], [3, None]), ([(7, 3)], [3, 3])])
-def test_manifest_with_the_stated_entries_is_accepted(tmp_path: Path, decoded: list[tuple[int, int]], expected: list[int | None]) -> None:
+def test_manifest_with_wrong_length_but_right_entry_count_is_accepted(
+    tmp_path: Path, decoded: list[tuple[int, int]], expected: list[int | None]
+) -> None:
     assert accept_lengths(tmp_path, decoded, expected) == {ADDRESS: decoded[0][0]}
 
 
@@ -59,17 +61,19 @@ def test_manifest_with_the_stated_entries_is_accepted(tmp_path: Path, decoded: l
         ([(12, 3)], [3], Kind.CHUNK_MANIFEST),
     ],
 )
-def test_other_containers_are_not_accepted(tmp_path: Path, decoded: list[tuple[int, int]], expected: list[int | None], kind: str) -> None:
+def test_other_containers_with_wrong_length_are_not_accepted(
+    tmp_path: Path, decoded: list[tuple[int, int]], expected: list[int | None], kind: str
+) -> None:
     assert accept_lengths(tmp_path, decoded, expected, kind) == {}
 
 
-def test_accepted_length_is_noted() -> None:
+def test_accepted_wrong_length_adds_note() -> None:
     lengths = add_accepted_lengths(pa.chunked_array([pa.array([None], pa.int64())]), build_roots(), {ADDRESS: 12})
     assert lengths.to_pylist() == [12]
     (note,) = describe_accepted_lengths("sales", build_roots(), lengths)
     assert f"{ADDRESS}: 12 bytes, recorded 9" in note
 
 
-def test_recorded_length_is_not_noted() -> None:
+def test_correct_recorded_length_adds_no_note() -> None:
     assert list(describe_accepted_lengths("sales", build_roots(), pa.chunked_array([pa.array([9], pa.int64())]))) == []
     assert list(describe_accepted_lengths("sales", build_roots(), pa.chunked_array([pa.array([None], pa.int64())]))) == []

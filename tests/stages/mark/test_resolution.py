@@ -29,27 +29,27 @@ def commit(number: int) -> Commit:
     return Commit(str(number), (), datetime(2026, 11, 1, tzinfo=UTC), tuple(roots), table_uuid="uuid")
 
 
-def test_content_roots_of_reused_commits_get_current_keys() -> None:
+def test_content_root_keys_of_reused_commits_are_recomputed() -> None:
     commits = [commit(number) for number in (2, 0, 1, 3)]
     (resolved,) = resolve_content_roots(iter([build_commit_rows(commits, OLD)]), NEW)
     assert resolved.equals(build_commit_rows(commits, NEW))
 
 
-def test_part_of_a_batch_gets_current_keys() -> None:
+def test_content_root_keys_of_batch_slice_are_recomputed() -> None:
     commits = [commit(number) for number in (2, 0, 1, 3)]
     (resolved,) = resolve_content_roots(iter([build_commit_rows(commits, OLD).slice(1, 2)]), NEW)
     assert resolved.to_pylist() == build_commit_rows(commits[1:3], NEW).to_pylist()
 
 
 @pytest.mark.parametrize("address", ["db/t/1", "s3://bucket/lake/../1", "s3://bucket:9000/1"])
-def test_address_that_cannot_be_resolved_has_no_key(address: str) -> None:
+def test_unresolvable_address_has_no_key(address: str) -> None:
     roots = tuple(ContentRoot(item, "metadata_json", is_container=True) for item in (address, "s3://bucket/lake/1"))
     rows = build_commit_rows([Commit("c", (), NOW, roots)], OLD)
     for found, storage in ((rows, "old"), (next(resolve_content_roots(iter([rows]), NEW)), "new")):
         assert [root["storage"] for root in found.column("content_roots")[0].as_py()] == [None, storage]
 
 
-def test_content_root_behind_a_broken_link_keeps_its_key(tmp_path: Path) -> None:
+def test_content_root_behind_broken_link_keeps_its_recorded_key(tmp_path: Path) -> None:
     (tmp_path / "lake").mkdir()
     (tmp_path / "link").symlink_to("lake")
     storages = [("lake", f"file://{tmp_path}/lake/")]
@@ -65,7 +65,7 @@ def test_address_outside_all_storages_has_no_key() -> None:
     assert resolve_rows(rows, NEW).select(["storage", "key"]).to_pylist() == [{"storage": None, "key": None}]
 
 
-def test_every_directory_that_keys_depend_on_is_recorded(tmp_path: Path) -> None:
+def test_directories_that_keys_depend_on_are_recorded(tmp_path: Path) -> None:
     for name in ("disk1/t", "disk2/t", "elsewhere"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "link").symlink_to("disk1")
@@ -90,7 +90,7 @@ def test_keys_on_s3_depend_on_no_directory() -> None:
 
 
 @pytest.mark.parametrize("before, after", [(OLD, NEW), (NEW, OLD), (KeyResolver([("other", "s3://other/")]), NEW)])
-def test_hashes_of_copied_segments_are_those_of_the_current_keys(tmp_path: Path, before: KeyResolver, after: KeyResolver) -> None:
+def test_hashes_in_copied_segments_match_current_keys(tmp_path: Path, before: KeyResolver, after: KeyResolver) -> None:
     state = State.at(str(tmp_path))
     rows = [
         {

@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.spark, in_turn]
 
 
 class RewrittenLake(Lakehouse):
-    """A lake with one commit, which names one file."""
+    """A lake with one commit, which references one file."""
 
     @property
     def lake(self) -> Path:
@@ -67,7 +67,7 @@ def house(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     return house
 
 
-def test_rewritten_container_is_read_again_if_the_store_has_identities(house: RewrittenLake) -> None:
+def test_rewritten_container_is_read_again_if_store_has_etags(house: RewrittenLake) -> None:
     house.now = days_ago(3)
     house.plan()
     assert house.planned_actions("toys/data/") == {"b": "quarantine"}
@@ -80,9 +80,7 @@ def test_rewritten_container_is_read_again_if_the_store_has_identities(house: Re
     assert house.decoded_counts("toys") == [1, 1, 0]
 
 
-def test_length_of_an_unchanged_container_is_not_looked_up_again(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_length_of_unchanged_container_is_not_requested_again(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Iceberg records no length of a manifest list."""
     looked_up = list[str]()
 
@@ -110,7 +108,7 @@ def test_length_of_an_unchanged_container_is_not_looked_up_again(
     assert looked_up == [rewritten.name]
 
 
-def test_container_rewritten_after_the_mark_stops_the_plan(house: RewrittenLake) -> None:
+def test_plan_is_refused_if_container_was_rewritten_after_it_was_read(house: RewrittenLake) -> None:
     house.mark()
     for file in ("longer", "b"):
         house.write_commit(file, days_ago(35))
@@ -122,7 +120,7 @@ def test_container_rewritten_after_the_mark_stops_the_plan(house: RewrittenLake)
     assert house.planned_actions("toys/data/") == {"longer": "quarantine"}
 
 
-def test_metadata_lost_after_the_mark_defers_an_older_plan(house: RewrittenLake) -> None:
+def test_older_plan_leaves_out_table_whose_metadata_was_lost_later(house: RewrittenLake) -> None:
     house.now = days_ago(2)
     older = house.plan()
     house.approve(older)
@@ -138,8 +136,8 @@ def test_metadata_lost_after_the_mark_defers_an_older_plan(house: RewrittenLake)
     assert counts(house.apply(older).by_outcome) == {("quarantine", "changed"): 1}
 
 
-def test_sweep_detects_rewritten_container_if_the_store_has_no_identities(house: RewrittenLake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without cached identities, the local store acts like a store that returns etags only in listings."""
+def test_sweep_detects_rewritten_container_if_store_has_no_etags(house: RewrittenLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without cached etags, the local store acts like a store that returns etags only in listings."""
     monkeypatch.setattr(LocalObjects, "cached_identity", lambda *_: None)
     house.plan_at(5)
     house.write_commit("a", days_ago(35))
@@ -153,7 +151,7 @@ def test_sweep_detects_rewritten_container_if_the_store_has_no_identities(house:
     assert house.decoded_counts("toys") == [1, 0, 1, 0, 1]
 
 
-def test_sweep_of_a_run_from_the_future_does_not_hide_rewritten_containers(house: RewrittenLake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sweep_with_clock_ahead_does_not_hide_rewritten_containers(house: RewrittenLake, monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock of one run was ahead, and was corrected afterwards."""
     monkeypatch.setattr(LocalObjects, "cached_identity", lambda *_: None)
     house.plan_at(0)
@@ -162,8 +160,8 @@ def test_sweep_of_a_run_from_the_future_does_not_hide_rewritten_containers(house
     assert not house.plan_at(1).failed_gates
 
 
-def test_container_of_earlier_release_with_new_length_is_rewritten(house: RewrittenLake, spark: SparkSession) -> None:
-    """That release recorded lengths, but no identities."""
+def test_container_cached_by_earlier_release_with_other_length_is_rewritten(house: RewrittenLake, spark: SparkSession) -> None:
+    """The earlier release recorded lengths, but no etags."""
     context, objects = house.run_context(), [("same", "e", 10), ("longer", "e", 11), ("never decoded", "e", 5)]
     decoded = [{"key": "same", "container_size_bytes": 10}, {"key": "longer", "container_size_bytes": 10}, {"key": "never decoded"}]
     rows = [{"storage": house.storage, "kind": "manifest", "address": f"{house.lake}/{row['key']}", **row} for row in decoded]

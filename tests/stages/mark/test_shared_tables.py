@@ -34,7 +34,7 @@ def context_at(root: Path) -> RunContext:
     [({"u2", "u3"}, True), ({"u9"}, False), (set(), True)],
     ids=["tables in common", "no table in common", "nothing read"],
 )
-def test_table_that_another_lake_has_not_read_is_kept_only_in_the_same_catalog(
+def test_table_not_read_by_another_lake_is_kept_only_in_shared_catalog(
     tmp_path: Path, listed: Collection[str], reads_same_catalog: bool
 ) -> None:
     context, tables = context_at(tmp_path), {"red": frozenset({"u1", "u2"}), "blue": frozenset(listed)}

@@ -109,7 +109,7 @@ def test_run_without_new_commits_reads_no_table(house: House) -> None:
     assert run_next_day(house)[0] == []
 
 
-def test_dropped_table_leaves_the_graph(house: House) -> None:
+def test_dropped_table_is_removed_from_commit_graph(house: House) -> None:
     house.table("stays")
     house.table("goes")
     run_next_day(house)
@@ -130,8 +130,10 @@ def test_rewritten_metadata_file_of_equal_length_is_read_again(house: House) -> 
     assert {row["message"] for row in house.rows()} == {"delete"}
 
 
-def test_frozen_table_is_known_after_its_file_is_damaged(house: House) -> None:
-    """A verification mark freezes again and does not read the file."""
+def test_table_is_read_from_cache_after_its_metadata_is_damaged(house: House) -> None:
+    """A verification mark (the check at the start of an apply) reads the refs again, but not the
+    file.
+    """
     table = house.table("one")
     first = house.rows()
     path = TableBuilder.path(table.table.metadata_location)
@@ -149,7 +151,7 @@ def test_renamed_table_is_read_again(house: House) -> None:
     assert {row["table_name"] for row in house.rows()} == {"db.new"}
 
 
-def test_all_registrations_of_a_table_are_read_if_one_changes(house: House) -> None:
+def test_all_registered_names_of_table_are_read_if_one_changes(house: House) -> None:
     table = house.table("one")
     house.builder.catalog.register_table("db.two", table.table.metadata_location)
     run_next_day(house)
@@ -160,7 +162,7 @@ def test_all_registrations_of_a_table_are_read_if_one_changes(house: House) -> N
     assert run_next_day(house)[0] == ["db.one"]
 
 
-def test_reused_commits_follow_changed_storages(house: House) -> None:
+def test_reused_commits_use_changed_storage_names(house: House) -> None:
     house.table("one")
     run_next_day(house)
     with patch.object(House, "config", lambda self, state=None: replace(self._house, state=state, storage="other").config):
@@ -172,7 +174,7 @@ def test_reused_commits_follow_changed_storages(house: House) -> None:
     "damage", [lambda content: content[:-1], lambda content: content[:60] + bytes([content[60] ^ 1]) + content[61:], lambda content: b""]
 )
 @pytest.mark.parametrize("side", ["", "_read_from"])
-def test_damaged_previous_graph_causes_tables_to_be_read(house: House, damage: Any, side: str) -> None:
+def test_tables_are_read_again_if_previous_graph_is_damaged(house: House, damage: Any, side: str) -> None:
     house.table("one")
     _, graph = run_next_day(house)
     expected = house.rows()
@@ -185,14 +187,14 @@ def test_damaged_previous_graph_causes_tables_to_be_read(house: House, damage: A
     assert house.rows() == expected
 
 
-def test_missing_part_of_the_previous_graph_causes_tables_to_be_read(house: House) -> None:
+def test_tables_are_read_again_if_part_of_previous_graph_is_missing(house: House) -> None:
     house.table("one")
     _, graph = run_next_day(house)
     (house.builder.root / "state" / graph.paths()[0]).unlink()
     assert run_next_day(house)[0] == ["db.one"]
 
 
-def test_metadata_file_that_differs_from_the_freeze_makes_its_table_unreadable(house: House) -> None:
+def test_table_is_unreadable_if_metadata_changed_after_freeze(house: House) -> None:
     """Later runs would reuse its commits after the frozen file is restored."""
     table = house.table("swapped")
     house.table("other")
@@ -215,7 +217,7 @@ def test_metadata_file_that_differs_from_the_freeze_makes_its_table_unreadable(h
     assert {(row["table_name"], row["message"]) for row in house.rows()} == {("db.other", "append"), ("db.swapped", "append")}
 
 
-def test_registration_that_vanishes_after_the_freeze_leaves_the_other_of_its_table(house: House) -> None:
+def test_table_is_read_by_its_other_name_if_one_registration_vanishes(house: House) -> None:
     table = house.table("one")
     path = TableBuilder.path(table.table.metadata_location)
     copy = path.with_name(f"copy-{path.name}")
@@ -237,7 +239,7 @@ def test_registration_that_vanishes_after_the_freeze_leaves_the_other_of_its_tab
 
 
 @pytest.mark.parametrize("share", [1, 3, 4, 100])
-def test_generations_are_numbered_per_table_for_any_share(monkeypatch: pytest.MonkeyPatch, share: int) -> None:
+def test_commits_are_numbered_per_table_for_any_chunk_size(monkeypatch: pytest.MonkeyPatch, share: int) -> None:
     """The whole graph may contain more text than one Arrow array can hold, so it is never one array."""
     monkeypatch.setattr(commit_rows, "SHARE_COMMITS", share)
     names = [*"abcabcacaa", None, "a", None]
@@ -267,7 +269,7 @@ STEPS = st.lists(
 
 @settings(max_examples=example_count(5, 25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(STEPS, min_size=2, max_size=5))
-def test_graph_equals_that_of_a_new_state(tmp_path_factory: pytest.TempPathFactory, runs: list[Any]) -> None:
+def test_incremental_commit_graph_equals_full_recompute(tmp_path_factory: pytest.TempPathFactory, runs: list[Any]) -> None:
     house = House(tmp_path_factory.mktemp("lake"))
     house.table("t0")
     house.table("t1", 1)

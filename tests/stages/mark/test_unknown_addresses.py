@@ -39,7 +39,7 @@ NOW = datetime(2026, 3, 14, tzinfo=UTC)
         ("https://minio.example.org/lake/w/", None, ["s3://lake/w/x"]),
     ],
 )
-def test_other_names_of_an_alias_are_in_the_storage_or_unknown(tmp_path: Path, alias: str, key: str | None, addresses: list[str]) -> None:
+def test_equivalent_alias_addresses_are_in_storage_or_unknown(tmp_path: Path, alias: str, key: str | None, addresses: list[str]) -> None:
     storage = StorageConfig.model_validate({"name": "lake", "location": f"{tmp_path}/lake/", "aliases": [alias]})
     catalog = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db"}
     lake = IcebergLakeConfig.model_validate({"name": "sales", "kind": "iceberg", "catalog": catalog})

@@ -1,4 +1,4 @@
-"""Unreadable metadata makes its table unreadable, and the error names the object.
+"""Unreadable metadata makes its table unreadable, and the error contains the object.
 
 Each run starts with an empty state, so no earlier run read the table.
 """
@@ -114,7 +114,7 @@ def test_damaged_container_makes_its_table_unreadable(reported: list[tuple[Path,
 
 
 @pytest.mark.parametrize("pattern", ["weather/refs/tag.v1/ref.json", "weather/snapshots/*", "weather/refs/branch.main/ref.json"])
-def test_unreadable_ref_or_snapshot_makes_the_repository_unreadable(lakes: Lakes, pattern: str) -> None:
+def test_unreadable_ref_or_snapshot_makes_icechunk_lake_unreadable(lakes: Lakes, pattern: str) -> None:
     """The library treats an unreadable tag as deleted, and deletes its data."""
     victim = lakes.files(pattern)[0]
     lakes.house.lakes = [lakes.weather]

@@ -297,7 +297,7 @@ def histories(root: Path, seeds: range) -> Iterator[Collector]:
 
 
 @pytest.mark.parametrize("first", range(0, example_count(10, 20), 10))
-def test_no_live_file_is_lost_while_tables_are_unreadable(tmp_path: Path, first: int) -> None:
+def test_no_live_file_is_deleted_while_tables_are_unreadable(tmp_path: Path, first: int) -> None:
     found = list(histories(tmp_path, range(first, first + 10)))
     assert sum(item.unreadable_runs for item in found) > 20
     assert sum(item.never_read_runs for item in found) > 5

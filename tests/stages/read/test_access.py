@@ -1,4 +1,6 @@
-"""The access to all places of a run: one error for each cause, and whether it stops the run."""
+"""Access to all catalogs, storages and the state: one error per cause, and whether it stops the
+run.
+"""
 
 from __future__ import annotations
 
@@ -49,20 +51,20 @@ def existing(root: Path, name: str = "warehouse") -> str:
     return f"file://{root}/{name}/"
 
 
-def test_accessible_places_are_no_error_and_nothing_remains(tmp_path: Path) -> None:
+def test_access_check_of_accessible_locations_leaves_no_files(tmp_path: Path) -> None:
     context = context_of(tmp_path, existing(tmp_path))
     assert errors_of(context) == []
     assert not [path for path in (tmp_path / "state").rglob(".access*") if path.suffix != ".lock"]
 
 
-def test_missing_storage_stops_the_run_only_if_there_is_no_other(tmp_path: Path) -> None:
+def test_missing_storage_stops_run_only_if_no_storage_is_left(tmp_path: Path) -> None:
     missing, other = f"file://{tmp_path}/missing/", existing(tmp_path)
     (error,) = errors_of(context_of(tmp_path, missing))
     assert (stops_by_subject([error]), "mount it or correct `location`" in str(error)) == ({("storage s0",): True}, True)
     assert stops_by_subject(errors_of(context_of(tmp_path, missing, other))) == {("storage s0",): False}
 
 
-def test_message_names_the_lake_or_storage_once(tmp_path: Path) -> None:
+def test_message_contains_lake_or_storage_once(tmp_path: Path) -> None:
     context = context_of(tmp_path, missing := f"file://{tmp_path}/missing/")
     (tmp_path / "catalog.db").unlink()
     lake, storage = map(str, errors_of(context))
@@ -70,7 +72,7 @@ def test_message_names_the_lake_or_storage_once(tmp_path: Path) -> None:
     assert storage.startswith(f"Cannot use storage s0 ({missing}): expected a directory at {tmp_path}/missing, found nothing")
 
 
-def test_missing_catalog_stops_the_run_unless_its_refs_are_frozen(tmp_path: Path) -> None:
+def test_missing_catalog_stops_run_unless_refs_were_already_read(tmp_path: Path) -> None:
     context = context_of(tmp_path, existing(tmp_path))
     (tmp_path / "catalog.db").unlink()
     (error,) = errors_of(context)
@@ -86,7 +88,7 @@ def test_damaged_catalog_stops_the_run(tmp_path: Path) -> None:
     assert stops_by_subject(errors_of(context)) == {("lake sales",): True}
 
 
-def test_state_that_cannot_be_written_stops_the_run(tmp_path: Path) -> None:
+def test_unwritable_state_stops_the_run(tmp_path: Path) -> None:
     context = context_of(tmp_path, existing(tmp_path))
     (tmp_path / "state").write_text("a file")
     assert [error.stops_run for error in errors_of(context)] == [True]
@@ -115,12 +117,12 @@ def test_server_that_refuses_the_token_stops_the_run(tmp_path: Path, refusing: s
 
 
 def test_lakefs_server_that_refuses_the_key_does_not_stop_the_run(tmp_path: Path, refusing: str) -> None:
-    """Such a repository is unreadable, and its files are kept."""
+    """The repository becomes unreadable, and its files are kept."""
     lake = {"name": "sales", "kind": "lakefs", "endpoint": refusing, "repository": "r", "access_key_id": "a", "secret_access_key": "b"}
     assert stops_by_subject(errors_of(context_of(tmp_path, existing(tmp_path), lakes=[lake]))) == {("lake sales",): False}
 
 
-def test_wrong_key_is_one_error_for_all_its_storages(ceph: S3Server, tmp_path: Path) -> None:
+def test_wrong_access_key_is_one_error_for_all_affected_storages(ceph: S3Server, tmp_path: Path) -> None:
     with run_proxy(ceph, Rule(always, lambda exchange: exchange.reply(error_answer(403, "InvalidAccessKeyId")), times=99)) as proxy:
         s3 = {**ceph.settings.model_dump(mode="json", exclude_defaults=True), "endpoint": proxy.server.endpoint}
         context = context_of(tmp_path, "s3://one/lake/", "s3://two/lake/", existing(tmp_path), s3=s3)

@@ -28,7 +28,7 @@ def header(at: Platform) -> PlanHeader:
     return header_of(stored_plan(at)).model_copy(update={"expiry_actions": {"sales": 3}, "uploads": Uploads(count=1)})
 
 
-def test_reasons_that_differ_in_names_and_numbers_are_counted_together(at: Platform) -> None:
+def test_reasons_that_differ_only_in_keys_and_numbers_are_counted_together(at: Platform) -> None:
     context = at.run_context(NOW.date())
     changed = [
         log_row(key, QUARANTINE, "p", outcome="changed", error=f"expected 5-{number}-1 at '{key}', found 5-{number}-2")
@@ -44,7 +44,7 @@ def test_reasons_that_differ_in_names_and_numbers_are_counted_together(at: Platf
     }
 
 
-def test_number_of_kinds_of_reasons_is_limited(at: Platform) -> None:
+def test_number_of_distinct_reasons_is_limited(at: Platform) -> None:
     context = at.run_context(NOW.date())
     letters = [chr(ord("a") + number % 26) * (1 + number // 26) for number in range(MAX_REASONS + 5)]
     rows = [log_row(text, QUARANTINE, "p", outcome="failed", error=text) for text in letters]
@@ -52,7 +52,7 @@ def test_number_of_kinds_of_reasons_is_limited(at: Platform) -> None:
     assert (len(found), sum(found.values())) == (MAX_REASONS + 1, MAX_REASONS + 5)
 
 
-def test_recorded_actions_are_settled_or_unknown(at: Platform) -> None:
+def test_recorded_actions_have_outcome_or_are_unknown(at: Platform) -> None:
     plan, context = header(at), at.run_context(NOW.date())
     assert read_recorded_actions(context, plan, PHASES) is None
     log = open_log(State.of(at.config).files, execution_directory(plan), plan.plan_id, 4)

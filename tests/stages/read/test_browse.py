@@ -25,7 +25,7 @@ def older(tmp_path: Path) -> State:
     return state
 
 
-def test_missing_columns_of_an_older_release_are_named(older: State) -> None:
+def test_error_lists_columns_missing_in_older_release(older: State) -> None:
     message = r"orphan_files of 2026-01-01: an older release of gc-assets wrote it without the columns held_by, kind.*Run that date again"
     with pytest.raises(StateError, match=message):
         read_matching_rows(older, ORPHAN_FILES.schema, [PART], "key", ["x"])

@@ -26,14 +26,14 @@ def test_two_paths_of_one_directory_overlap(tmp_path: Path) -> None:
     assert found.verdict == FAIL
 
 
-def test_probe_leaves_no_directory_of_a_state_that_no_run_wrote(tmp_path: Path) -> None:
-    """A `lakes.yaml` that was copied but not edited names a state somewhere else."""
+def test_clock_check_leaves_no_directory_for_unused_state(tmp_path: Path) -> None:
+    """A `lakes.yaml` that was copied but not edited contains another state location."""
     context = run_context_at(tmp_path / "new")
     assert [finding.verdict for finding in doctor(context) if finding.check == "clock"] == [OK]
     assert not (tmp_path / "new").exists()
 
 
-def test_probe_keeps_the_directory_of_a_state(tmp_path: Path) -> None:
+def test_clock_check_keeps_existing_state_directory(tmp_path: Path) -> None:
     (tmp_path / "warehouse").mkdir()
     context = run_context_at(tmp_path)
     state = Path(context.config.state.removeprefix("file://"))
@@ -42,7 +42,7 @@ def test_probe_keeps_the_directory_of_a_state(tmp_path: Path) -> None:
     assert list(state.iterdir()) == []
 
 
-def test_repository_in_a_directory_that_is_not_mounted_is_not_a_second_problem(tmp_path: Path) -> None:
+def test_repository_on_unmounted_disk_is_reported_only_once(tmp_path: Path) -> None:
     found = [finding for finding in doctor(run_context_at(tmp_path)) if finding.check in {"readable", "listable"}]
     assert [(finding.subject, finding.check, finding.verdict) for finding in found] == [
         ("weather", "readable", SKIPPED),
@@ -51,7 +51,7 @@ def test_repository_in_a_directory_that_is_not_mounted_is_not_a_second_problem(t
 
 
 @pytest.mark.parametrize("free, verdict", [(2**30 - 1, WARN), (2**30, OK)])
-def test_little_space_for_the_state_is_a_warning(free: int, verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_low_disk_space_for_the_state_is_a_warning(free: int, verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "warehouse").mkdir()
     monkeypatch.setattr("gc_assets.state.files.Files.free_bytes", lambda _: free)
     context = run_context_at(tmp_path)
@@ -74,7 +74,7 @@ def test_incomplete_index_is_reported_until_repaired(tmp_path: Path) -> None:
     assert [finding.verdict for finding in doctor(run_context) if finding.check == "index"] == [OK]
 
 
-def test_missing_receipt_of_a_deletion_log_has_to_be_restored(tmp_path: Path) -> None:
+def test_doctor_requires_restoring_missing_deletion_log_receipt(tmp_path: Path) -> None:
     (tmp_path / "warehouse").mkdir()
     run_context = run_context_at(tmp_path)
     publish_empty(run_context.state, DELETION_LOG.name)
@@ -88,7 +88,7 @@ def test_missing_receipt_of_a_deletion_log_has_to_be_restored(tmp_path: Path) ->
 
 
 def assets_context(root: Path, *tables: str | None) -> RunContext:
-    """Return a run context with a lake `sales`, and one asset for each table that it names."""
+    """Return a run context with a lake `sales`, and one asset for each of these tables."""
     assets = [{"key": f"shop/{number}"} | ({"table": table} if table else {}) for number, table in enumerate(tables)]
     lake = {"name": "sales", "kind": "iceberg", "catalog": {"type": "sql", "uri": f"sqlite:///{root}/catalog.db"}, "assets": assets}
     document = {"state": f"{root}/state", "storages": [{"name": "warehouse", "location": f"file://{root}/warehouse/"}], "lakes": [lake]}
@@ -99,7 +99,7 @@ def freeze_of(*tables: str) -> FrozenRefs:
     return FrozenRefs("sales", "iceberg", (), tuple(CommitSource(f"/{table}", table_name=table) for table in tables), (), ())
 
 
-def test_asset_of_an_unknown_table_is_named_with_the_nearest_table(tmp_path: Path) -> None:
+def test_asset_for_unknown_table_suggests_nearest_table(tmp_path: Path) -> None:
     found = list(
         check_assets(assets_context(tmp_path, "shop.ordrs", "shop.customers", None), "sales", freeze_of("shop.orders", "shop.customers"))
     )
@@ -114,8 +114,8 @@ def test_asset_of_an_unknown_table_is_named_with_the_nearest_table(tmp_path: Pat
     ]
 
 
-def test_table_of_the_last_run_is_known(tmp_path: Path) -> None:
-    """The refs of a Nessie lake name no tables, but its runs find them."""
+def test_asset_table_from_last_run_is_known(tmp_path: Path) -> None:
+    """The refs of a Nessie lake contain no table names, but its runs find the tables."""
     context = assets_context(tmp_path, "shop.orders")
     row = {"ref_name": "main", "ref_type": "branch", "table_name": "shop.orders", "head_commit_id": "1"}
     publish_table(context, "sales", LAKE_REFS, [row])

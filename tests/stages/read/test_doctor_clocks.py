@@ -40,13 +40,13 @@ def findings(house: Lakehouse) -> list[Finding]:
     return list(check_clocks(house.run_context(), "weather"))
 
 
-def test_growing_times_are_fine(spark: SparkSession, tmp_path: Path) -> None:
+def test_increasing_commit_times_pass_clock_check(spark: SparkSession, tmp_path: Path) -> None:
     house, _, _ = run_and_check(spark, tmp_path, (60, 50))
     [found] = findings(house)
     assert (found.verdict, found.found) == (OK, "3 commits: none is older than a parent")
 
 
-def test_child_older_than_its_parent_is_named(spark: SparkSession, tmp_path: Path) -> None:
+def test_commit_older_than_its_parent_is_reported(spark: SparkSession, tmp_path: Path) -> None:
     house, _, ids = run_and_check(spark, tmp_path, (50, 60))
     [found] = findings(house)
     assert found.verdict == WARN
@@ -54,7 +54,7 @@ def test_child_older_than_its_parent_is_named(spark: SparkSession, tmp_path: Pat
     assert ids[0] in found.found
 
 
-def test_snapshot_with_the_time_of_another_clock_is_named(spark: SparkSession, tmp_path: Path) -> None:
+def test_snapshot_time_that_differs_from_object_time_is_reported(spark: SparkSession, tmp_path: Path) -> None:
     house, builder, ids = run_and_check(spark, tmp_path, (60, 50))
     later = (days_ago(50) + timedelta(hours=2)).timestamp()
     os.utime(builder.snapshot_file(ids[1]), (later, later))
@@ -63,13 +63,13 @@ def test_snapshot_with_the_time_of_another_clock_is_named(spark: SparkSession, t
     assert f"1 snapshot differs from the time of the object by more than 5m: {ids[1]} by 2:00:00 behind" in found.found
 
 
-def test_abandoned_snapshot_is_not_compared_with_its_parent(spark: SparkSession, tmp_path: Path) -> None:
+def test_dangling_snapshot_is_not_compared_with_its_parent(spark: SparkSession, tmp_path: Path) -> None:
     house, builder, _ = run_and_check(spark, tmp_path, (60,))
     builder.abandon_snapshot("main", days_ago(70), partial(write_chunk, age=70))
     [found] = findings(house)
     assert found.verdict == OK
 
 
-def test_lake_without_a_run_has_no_finding(spark: SparkSession, tmp_path: Path) -> None:
+def test_lake_without_run_has_no_clock_finding(spark: SparkSession, tmp_path: Path) -> None:
     house, _, _ = run_and_check(spark, tmp_path, (60,))
     assert list(check_clocks(house.run_context(), "weather")) == []

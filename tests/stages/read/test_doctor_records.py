@@ -23,7 +23,7 @@ def leased_context(root: Path) -> RunContext:
     return named
 
 
-def test_unmounted_disk_is_another_storage(tmp_path: Path) -> None:
+def test_unmounted_disk_is_reported_as_another_storage(tmp_path: Path) -> None:
     context = leased_context(tmp_path)
     (finding,) = check_identity(context, context.storage(STORAGE))
     assert finding.verdict == OK

@@ -41,13 +41,13 @@ def test_file_stays_in_quarantine_after_a_failed_purge(context: RunContext) -> N
     assert "by plan p1" in explain_key(context).sentence
 
 
-def test_purge_of_an_absent_file_ends_its_quarantine(context: RunContext) -> None:
+def test_purge_of_absent_file_removes_it_from_quarantine(context: RunContext) -> None:
     publish_log(context, log_row("a", "quarantine", "p1"))
     publish_log(context, log_row("a", "purge", "p2", outcome="absent", minutes=9, source="p1"))
     assert explain_key(context).verdict == "purged"
 
 
-def test_other_copy_stays_in_quarantine_after_a_purge(context: RunContext) -> None:
+def test_second_copy_stays_in_quarantine_after_purge_of_first(context: RunContext) -> None:
     publish_log(context, log_row("a", "quarantine", "p1"))
     publish_log(context, log_row("a", "quarantine", "p2", minutes=5))
     publish_log(context, log_row("a", "purge", "p3", minutes=9, source="p1"))
@@ -68,7 +68,7 @@ def test_file_whose_copy_a_restore_does_not_find_is_lost(context: RunContext) ->
     assert "a restore did not find it" in explain_key(context).sentence
 
 
-def test_state_under_a_claim_is_unowned(tmp_path: Path) -> None:
+def test_state_files_inside_claimed_prefix_are_unowned(tmp_path: Path) -> None:
     context = run_context_at(tmp_path)
     inside = context.config.model_copy(update={"state": f"{tmp_path}/warehouse/weather/state"})
     context = RunContext.of(inside, context.clock, context.run_date)
@@ -100,23 +100,23 @@ def listed(context: RunContext) -> RunContext:
         ("3.parquet", "shop/gone/3.parquet"),
     ],
 )
-def test_part_of_a_key_that_one_file_has_is_enough(listed: RunContext, text: str, key: str) -> None:
+def test_unique_part_of_key_identifies_file(listed: RunContext, text: str, key: str) -> None:
     assert explain_key(listed, text).key == key
 
 
-def test_part_of_several_keys_is_an_error_that_lists_them(listed: RunContext) -> None:
+def test_ambiguous_part_of_key_raises_error_with_matches(listed: RunContext) -> None:
     with pytest.raises(
         UsageError, match=r"(?s)2 keys begin or end with this text.*shop/orders/data/1\.parquet\n  warehouse: shop/visits/data/1\.parquet"
     ):
         explain(listed, "data/1.parquet")
 
 
-def test_part_of_no_key_is_unknown(listed: RunContext) -> None:
+def test_unmatched_part_of_key_is_unknown(listed: RunContext) -> None:
     assert explain_key(listed, "orders/data").verdict == "unknown"
     assert explain_key(listed, "shop/orders/data/2.parquet…2.parquet").verdict == "unknown"
 
 
-def test_text_lists_decisions_and_actions_in_order_of_time() -> None:
+def test_explanation_lists_decisions_and_actions_in_time_order() -> None:
     event = ApprovalEvent(plan_id="ab" * 32, by="ada", at=NOW + timedelta(minutes=1), overrides=("live_drop",), comment="agreed\x07")
     history = (
         log_row("a", "quarantine", "cd" * 32, outcome="failed", error="disk full") | {"at": NOW + timedelta(microseconds=123456)},
@@ -136,7 +136,7 @@ def test_text_lists_decisions_and_actions_in_order_of_time() -> None:
 
 
 @pytest.mark.spark
-def test_verdict_follows_the_decision_on_the_plan(spark: SparkSession, tmp_path: Path) -> None:
+def test_verdict_depends_on_decision_for_plan(spark: SparkSession, tmp_path: Path) -> None:
     house, lake = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path)
     table = lake.table("db.t", days_ago(40))
     table.append(days_ago(20))

@@ -50,7 +50,7 @@ def test_planned_files_are_summed_by_table(tmp_path: Path, context: RunContext) 
     ]
 
 
-def test_purged_files_have_the_tables_of_the_plans_that_quarantined_them(tmp_path: Path) -> None:
+def test_purged_files_are_counted_for_table_at_quarantine_time(tmp_path: Path) -> None:
     """The sweep of the purge does not find the files any more, because they are in quarantine."""
     before = NOW - timedelta(days=9)
     publish_names(platform(tmp_path, now=before).run_context(before.date()))
@@ -76,7 +76,7 @@ def test_purges_of_a_run_are_summed_by_table(tmp_path: Path, context: RunContext
     assert purges_by_table(context, ["warehouse"]) == {}
 
 
-def test_actions_of_further_tables_stay_apart_in_their_sum() -> None:
+def test_actions_of_omitted_tables_are_summed_by_action() -> None:
     tables = [
         TableAmounts("sales", "a", {PURGE: Amount(files=1, bytes=2), QUARANTINE: Amount(files=3, bytes=4)}, 5, 4),
         TableAmounts("sales", "b", {PURGE: Amount(files=6, bytes=7), RESTORE: Amount(files=8, bytes=9)}, 1, 0),
@@ -87,7 +87,7 @@ def test_actions_of_further_tables_stay_apart_in_their_sum() -> None:
     assert list_largest(tables, 2) == tables
 
 
-def test_deleted_branches_are_no_final_edits(tmp_path: Path, context: RunContext) -> None:
+def test_deleted_branches_do_not_count_as_irreversible_edits(tmp_path: Path, context: RunContext) -> None:
     """The history of an Iceberg table does not come back, but a deleted branch does."""
     edits = [{"table_uuid": "u1", "table_name": "shop.orders", "action": name} for name in ("remove_snapshot", "delete_idle_branch")]
     publish_table(context, "sales", EXPIRY_PLAN, edits)
@@ -97,7 +97,7 @@ def test_deleted_branches_are_no_final_edits(tmp_path: Path, context: RunContext
     assert amounts(tmp_path, context, **how) == [TableAmounts("sales", None, edits=2, final_edits=1)]
 
 
-def test_edits_are_counted_by_table(tmp_path: Path, context: RunContext) -> None:
+def test_history_edits_are_counted_by_table(tmp_path: Path, context: RunContext) -> None:
     publish_names(context)
     edits = [
         {"table_uuid": "u1", "table_name": "shop.orders", "snapshot_id": str(number), "action": "remove_snapshot"} for number in range(4)
@@ -107,12 +107,12 @@ def test_edits_are_counted_by_table(tmp_path: Path, context: RunContext) -> None
     assert found == [TableAmounts("sales", "shop.orders", edits=4, final_edits=4), TableAmounts("weather", None, edits=2)]
 
 
-def test_edits_of_another_run_are_counted_by_lake(tmp_path: Path, context: RunContext) -> None:
+def test_history_edits_of_another_run_are_counted_by_lake(tmp_path: Path, context: RunContext) -> None:
     publish_table(context, "sales", EXPIRY_PLAN, [{"table_uuid": "u1", "table_name": "shop.orders", "action": "remove_snapshot"}])
     assert amounts(tmp_path, context, files=0, expiry_actions={"sales": 4}) == [TableAmounts("sales", None, edits=4, final_edits=4)]
 
 
-def test_files_without_sweep_are_summed_by_lake(tmp_path: Path, context: RunContext) -> None:
+def test_files_are_summed_by_lake_if_sweep_table_is_missing(tmp_path: Path, context: RunContext) -> None:
     assert amounts(tmp_path, context, files=9) == [TableAmounts("sales", None, {QUARANTINE: Amount(files=9, bytes=900)})]
 
 

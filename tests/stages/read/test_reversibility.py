@@ -49,13 +49,13 @@ def test_quarantined_files_can_be_restored_until_a_purge(at: Platform) -> None:
     assert free == "Becomes free: 2 MB when a later plan purges them, at the earliest 7 days after this plan is applied."
 
 
-def test_applied_plan_has_a_date_of_its_purge(at: Platform) -> None:
+def test_applied_plan_shows_earliest_purge_date(at: Platform) -> None:
     found = describe_reversibility(plan(at, totals={QUARANTINE: AMOUNT}), at.config, applied_at=NOW)
     assert found.can_be_undone.startswith("3 files (2 MB) in quarantine: `gc-assets restore --plan ")
     assert found.becomes_free == "2 MB when a later plan purges them, at the earliest on 2026-03-21"
 
 
-def test_space_of_an_applied_purge_is_free_now(at: Platform) -> None:
+def test_space_of_applied_purge_is_reported_as_free(at: Platform) -> None:
     purge = {"totals": {PURGE: AMOUNT}, "uploads": Uploads(count=2, bytes=5)}
     found = describe_reversibility(plan(at, **purge), at.config, applied_at=NOW)
     assert found.becomes_free == "nothing more; 2 MB is free now, by the purge; 5 B is free now, by aborting unfinished uploads"
@@ -64,7 +64,7 @@ def test_space_of_an_applied_purge_is_free_now(at: Platform) -> None:
     assert found.becomes_free.startswith("7 B when a later plan purges them, at the earliest on 2026-03-21; 2 MB is free now, by the purge")
 
 
-def test_summary_names_free_bytes_final_and_reversible_effects(at: Platform) -> None:
+def test_summary_contains_free_bytes_and_final_and_reversible_effects(at: Platform) -> None:
     totals = {QUARANTINE: AMOUNT, PURGE: Amount(files=1, bytes=7)}
     summary = summarize_reversibility(plan(at, totals=totals, expiry_actions={"sales": 9, "weather": 2}), at.config)
     free, final, undone = summary.split("; ")
@@ -73,13 +73,13 @@ def test_summary_names_free_bytes_final_and_reversible_effects(at: Platform) -> 
     assert undone == "can be undone: 3 files before that purge, 2 edits of the history of lake weather before it"
 
 
-def test_summary_of_an_applied_plan_announces_no_space_that_is_free(at: Platform) -> None:
+def test_summary_of_applied_plan_shows_freed_and_waiting_space(at: Platform) -> None:
     header = plan(at, totals={QUARANTINE: AMOUNT, PURGE: Amount(files=1, bytes=7)})
     free = summarize_reversibility(header, at.config, applied_at=NOW).partition("; ")[0]
     assert free == "7 B is free now and 2 MB when a later plan purges it, at the earliest on 2026-03-21"
 
 
-def test_effects_for_tables_keep_the_final_ones_apart(at: Platform) -> None:
+def test_plan_effects_separate_final_from_reversible(at: Platform) -> None:
     totals = {QUARANTINE: AMOUNT, PURGE: Amount(files=1, bytes=7), RESTORE: Amount(files=2, bytes=8)}
     header = plan(
         at, totals=totals, expiry_actions={"sales": 9, "weather": 2}, idle_branches={"sales": 4}, uploads=Uploads(count=2, bytes=5)
@@ -93,7 +93,7 @@ def test_effects_for_tables_keep_the_final_ones_apart(at: Platform) -> None:
     )
 
 
-def test_question_of_a_plan_without_final_effects_names_that(at: Platform) -> None:
+def test_confirmation_question_shows_that_nothing_is_irreversible(at: Platform) -> None:
     assert confirm_question(plan(at), at.config, "ada").startswith("Cannot be undone: nothing. Can be undone: quarantine 2 files")
     assert confirm_question(plan(at, totals={}, rows=0), at.config, "ada") == "Approve this plan as ada?"
 
@@ -110,7 +110,7 @@ def test_purge_is_final_and_frees_bytes_immediately(at: Platform) -> None:
     assert free == "Becomes free: 2 MB immediately, by the purge."
 
 
-def test_irreversible_edits_are_final(at: Platform) -> None:
+def test_irreversible_history_edits_are_described_as_final(at: Platform) -> None:
     can, cannot, _ = lines(at, totals={}, expiry_actions={"sales": 9, "weather": 2})
     assert "2 edits of the history of lake weather (Icechunk): `gc-assets restore --plan " in can
     assert "--history`" in can
@@ -118,18 +118,18 @@ def test_irreversible_edits_are_final(at: Platform) -> None:
     assert "weather" not in cannot
 
 
-def test_edits_of_an_unconfigured_lake_are_final(at: Platform) -> None:
+def test_history_edits_of_unconfigured_lake_are_described_as_final(at: Platform) -> None:
     can, cannot, _ = lines(at, totals={}, expiry_actions={"gone": 1})
     assert "gone" not in can
     assert "lake gone: the lake is no longer in lakes.yaml, so this counts as final" in cannot
 
 
-def test_deferred_quarantine_deletes_files_in_place(at: Platform) -> None:
+def test_deferred_quarantine_is_described_as_deletion_in_place(at: Platform) -> None:
     _, cannot, _ = lines(at, totals={QUARANTINE: AMOUNT}, quarantine="deferred")
     assert "files stay in place, and the plan that purges them deletes them there permanently" in cannot
 
 
-def test_restores_and_restored_plans_are_described(at: Platform) -> None:
+def test_restore_actions_and_restored_plans_are_described(at: Platform) -> None:
     assert "3 files (2 MB) only restored from quarantine" in lines(at, totals={RESTORE: AMOUNT})[0]
     can, cannot, free = lines(at, restored=True, totals={QUARANTINE: AMOUNT}, expiry_actions={"sales": 9})
     assert can == "Can be undone: nothing more of its files, because they were restored."
@@ -140,18 +140,18 @@ def test_restores_and_restored_plans_are_described(at: Platform) -> None:
     assert can == "Can be undone: nothing more of its files, because they were restored."
 
 
-def test_edits_are_final_for_iceberg_and_reversible_for_icechunk() -> None:
+def test_history_edits_are_final_for_iceberg_and_reversible_for_icechunk() -> None:
     assert {kind.name: kind.undoes_edits for kind in KINDS.values() if kind.edits_history} == {"iceberg": False, "icechunk": True}
 
 
 @pytest.mark.parametrize("mode, more", [("plan", " --mode apply"), ("apply", "")])
-def test_apply_command_fits_the_mode_of_the_storage(tmp_path: Path, mode: str, more: str) -> None:
+def test_apply_command_depends_on_storage_mode(tmp_path: Path, mode: str, more: str) -> None:
     at = platform(tmp_path, mode=mode)
     header = plan(at)
     assert apply_command(header, at.config) == f"gc-assets apply {header.plan_id[:12]}{more}"
 
 
-def test_outcomes_name_the_most_frequent_reasons_with_their_numbers(at: Platform) -> None:
+def test_outcome_text_lists_most_frequent_reasons_with_counts(at: Platform) -> None:
     counts = {(QUARANTINE, "done"): 1, (QUARANTINE, "denied"): 9, (QUARANTINE, "failed"): 1}
     reasons = {
         (QUARANTINE, "denied"): {"no right": 2, "locked": 3, "read-only": 1, "too long.": 2, "other": 1},
@@ -167,7 +167,7 @@ def test_outcomes_name_the_most_frequent_reasons_with_their_numbers(at: Platform
     ]
 
 
-def test_recorded_actions_of_an_interrupted_apply_begin_with_the_irreversible_ones(at: Platform) -> None:
+def test_interrupted_apply_lists_irreversible_actions_first(at: Platform) -> None:
     header = plan(at, totals={QUARANTINE: Amount(files=50), PURGE: Amount(files=7)}, expiry_actions={"sales": 9, "weather": 2})
     counts = {(QUARANTINE, "done"): 20, (QUARANTINE, "unknown"): 5, (PURGE, "done"): 3, (PURGE, "changed"): 1}
     edits = {"sales": {"done": 6, "unknown": 3}, "weather": {"done": 2}}
@@ -183,7 +183,7 @@ def test_recorded_actions_of_an_interrupted_apply_begin_with_the_irreversible_on
     ]
 
 
-def test_killed_apply_without_a_record_names_what_the_next_one_does(at: Platform) -> None:
+def test_text_of_killed_apply_explains_what_next_apply_does(at: Platform) -> None:
     header = plan(at, totals={}, expiry_actions={"sales": 11})
     assert list(describe_recorded(header, RecordedActions({}, {"sales": {"unknown": 11}}, {}), at.config)) == [
         "Expire: 0 of 11 edits of the history of lake sales recorded as made. "
@@ -196,7 +196,7 @@ def test_killed_apply_without_a_record_names_what_the_next_one_does(at: Platform
     ]
 
 
-def test_recorded_actions_without_a_change_say_so(at: Platform) -> None:
+def test_recorded_actions_without_effect_are_described_as_no_change(at: Platform) -> None:
     recorded = RecordedActions({(QUARANTINE, "denied"): 4}, {"sales": {"changed": 1}}, {})
     assert list(describe_recorded(plan(at), recorded, at.config)) == ["Nothing was changed."]
     partly = RecordedActions({(PURGE, "done"): 4}, {}, {}, is_complete=False)

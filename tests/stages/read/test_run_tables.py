@@ -50,7 +50,7 @@ def house(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake
     return house
 
 
-def test_each_table_has_its_policy_snapshots_and_files(house: Lakehouse) -> None:
+def test_each_table_row_has_policy_snapshots_and_files(house: Lakehouse) -> None:
     rows = {(item.lake, item.table): item for item in summarize_tables(house.run_context(), ["sales", "weather"], [STORAGE])}
     assert {name: item.policy for name, item in rows.items()} == {
         ("sales", "shop.orders"): "the last 10d and at least 1 snapshot (Iceberg's defaults, table properties)",
@@ -70,7 +70,7 @@ def test_each_table_has_its_policy_snapshots_and_files(house: Lakehouse) -> None
     assert live == sum(not key.endswith("/version-hint.text") for key in house.live()), "pyiceberg writes no such file"
 
 
-def test_live_table_with_the_shown_name_of_a_dropped_one_is_not_dropped(spark: SparkSession, tmp_path: Path) -> None:
+def test_live_table_with_dropped_in_its_name_is_not_shown_as_dropped(spark: SparkSession, tmp_path: Path) -> None:
     house = Lakehouse(spark, tmp_path, settings={"gates": {"max_delete_share": 1.0, "max_live_drop": 1.0}})
     lake = LakeBuilder(house.root)
     for name in ("shop.a", "shop.a (dropped)"):
@@ -85,7 +85,7 @@ def test_live_table_with_the_shown_name_of_a_dropped_one_is_not_dropped(spark: S
     assert {("shop.a (dropped)", True, False), ("shop.a (dropped)", False, True)} <= found
 
 
-def test_metadata_of_a_table_has_its_listed_size(house: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_metadata_size_is_taken_from_listing(house: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     def read_state() -> RunTable:
         tables = summarize_tables(house.run_context(), ["sales", "weather"], [STORAGE])
         return next(item for item in tables if item.table == CURRENT_STATE)
@@ -102,7 +102,7 @@ def test_metadata_of_a_table_has_its_listed_size(house: Lakehouse, monkeypatch: 
     assert unknown.live.bytes < size
 
 
-def test_files_of_a_waiting_dropped_table_are_not_unowned(house: Lakehouse) -> None:
+def test_files_of_waiting_dropped_table_do_not_count_as_unowned(house: Lakehouse) -> None:
     context, files = house.run_context(), house.files()
     dropped = [key for key in files if key.startswith("shop/old/")]
     assert unowned_files(context, STORAGE) == Amount()
@@ -112,8 +112,8 @@ def test_files_of_a_waiting_dropped_table_are_not_unowned(house: Lakehouse) -> N
     assert steps["stored"][0] == len(files)
 
 
-def test_tables_in_no_storage_are_a_note(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Their row shows no file, as if they were empty."""
+def test_tables_outside_all_storages_add_note(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The row of such a table shows no file, as if it were empty."""
     context = run_context_at(tmp_path)
     outside = {"key": "", "address": "file:///lake/shop/customers/", "storage": None}
     publish_mark(context, [{"key": "orders/"}, outside, {**outside, "address": "file:///lake/left/", "collect": False}])
@@ -124,14 +124,14 @@ def test_tables_in_no_storage_are_a_note(tmp_path: Path, capsys: pytest.CaptureF
     )
 
 
-def test_tables_in_storages_are_no_note(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_inside_storages_add_no_note(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     context = run_context_at(tmp_path)
     publish_mark(context, [{"key": "orders/"}])
     print_claims_outside(context, "weather")
     assert capsys.readouterr().err == ""
 
 
-def test_files_have_the_table_that_claims_them(house: Lakehouse) -> None:
+def test_files_are_counted_for_table_that_claims_them(house: Lakehouse) -> None:
     state, orphans = house.run_context().state, house.find_table("orphan_files")
     rows = read_rows(state, ORPHAN_FILES, orphans)
     tables = FileTables.of(house.run_context(), STORAGE)
@@ -141,7 +141,7 @@ def test_files_have_the_table_that_claims_them(house: Lakehouse) -> None:
 
 
 @pytest.mark.parametrize("width", [80, 100])
-def test_end_of_a_run_fits_the_screen(
+def test_run_summary_fits_terminal_width(
     house: Lakehouse, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
@@ -155,7 +155,7 @@ def test_end_of_a_run_fits_the_screen(
     assert ", waits: its waiting time ends at 2026-11-27 03:00 UTC, if this run is accepted." in message, "live_drop refuses it"
 
 
-def test_dropped_table_waits_without_a_condition_after_an_accepted_run(
+def test_dropped_table_shows_no_condition_after_accepted_run(
     house: Lakehouse, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = house.find_table("deletion_plan")
@@ -166,10 +166,8 @@ def test_dropped_table_waits_without_a_condition_after_an_accepted_run(
     assert ", waits: its waiting time ends at 2026-11-27 03:00 UTC.\n" in capsys.readouterr().err
 
 
-def test_files_to_purge_have_a_column_of_their_own(
-    house: Lakehouse, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They are in quarantine, so they are in no other column."""
+def test_files_to_purge_have_separate_column(house: Lakehouse, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files to purge are in quarantine, so no other column counts them."""
     monkeypatch.setenv("COLUMNS", "200")
     purges = {("sales", "shop.orders"): Amount(files=2, bytes=300), ("", None): Amount(files=1, bytes=5)}
     monkeypatch.setattr(plan_tables, "purges_by_table", lambda *_: purges)
@@ -182,14 +180,14 @@ def test_files_to_purge_have_a_column_of_their_own(
     assert "to purge counts files in quarantine that the plan deletes permanently." in printed.err
 
 
-def test_many_tables_with_purges_only_are_one_row(house: Lakehouse) -> None:
+def test_many_purge_only_tables_are_combined_in_one_row(house: Lakehouse) -> None:
     purges = {("sales", f"t{number}"): Amount(files=1, bytes=number) for number in range(MAX_TABLES + 3)}
     rows = purge_rows(house.run_context(), purges, {("sales", f"t{MAX_TABLES + 2}")})
     assert len(rows) == MAX_TABLES + 1
     assert (rows[-1]["table"], rows[-1]["to purge"]) == ("2 more tables", "2 (1 B)")
 
 
-def test_closing_line_counts_snapshots_and_files(house: Lakehouse) -> None:
+def test_plan_line_counts_snapshots_and_files(house: Lakehouse) -> None:
     header = header_of(house.find_table("deletion_plan"))
     line = summarize_plans([header])
     assert header.edits_by_action == {"remove_snapshot": 2}

@@ -137,7 +137,7 @@ def moment(at: datetime) -> datetime:
     return at.replace(tzinfo=None)  # Spark hands out naive times in the session's zone, UTC
 
 
-def test_expired_snapshots_are_listed_with_their_application(orders: ExpiredTable) -> None:
+def test_expired_snapshots_are_listed_with_writing_application(orders: ExpiredTable) -> None:
     rows = orders.run_query("expired")
     assert [(row["committed_at"], row["snapshot_id"], row["operation"], row["application"]) for row in rows] == [
         (moment(orders.times[0]), orders.ids[0], "append", "app-09-28"),
@@ -205,13 +205,13 @@ def test_query_sums_commits_files_records_and_bytes_of_a_month(orders: ExpiredTa
     assert all(row["bytes_added"] > 0 for row in rows)
 
 
-def test_missing_history_names_the_next_command(orders: ExpiredTable, spark: SparkSession, tmp_path: Path) -> None:
+def test_missing_history_error_shows_next_command(orders: ExpiredTable, spark: SparkSession, tmp_path: Path) -> None:
     house = Lakehouse(spark, tmp_path, [LakeBuilder(tmp_path).config("sales")])
     with pytest.raises(StateError, match=r"sales/snapshot_history has no table for .*--through snapshot_history"):
         history_views(spark, house.run_context(), "sales")
 
 
-def test_each_query_of_the_page_is_tested() -> None:
+def test_each_query_on_docs_page_is_tested() -> None:
     names = {block.split("\n")[0].removeprefix("-- ") for block in PAGE.read_text().split("```sql\n")[1:]}
     own = {name for name in names if not name.startswith("published")}  # test_published_history.py runs those
     assert own == {"expired", "all", "file", "partition by summary", "partition by address", "per month"}

@@ -50,7 +50,7 @@ def test_status_is_empty_before_the_first_run(at: Platform) -> None:
     assert read_status(at) == StorageSummary("warehouse", None)
 
 
-def test_last_run_is_reported_with_its_plan(at: Platform) -> None:
+def test_last_run_is_reported_with_plan(at: Platform) -> None:
     header = header_of(stored_plan(at))
     last = read_status(at).last
     assert last is not None
@@ -58,7 +58,7 @@ def test_last_run_is_reported_with_its_plan(at: Platform) -> None:
     assert last.reversibility == describe_reversibility(header, at.config).lines
 
 
-def test_empty_plan_counts_as_run_and_historical_plan_does_not(at: Platform) -> None:
+def test_empty_plan_counts_as_run_but_historical_plan_does_not(at: Platform) -> None:
     header = header_of(stored_plan(at, files=0, run_date="2026-03-12"))
     stored_plan(at, run_date="2026-03-13", historical=True)
     last = read_status(at).last
@@ -66,12 +66,12 @@ def test_empty_plan_counts_as_run_and_historical_plan_does_not(at: Platform) -> 
     assert last.header == header
 
 
-def test_rehearsal_does_not_count_for_the_real_clock(at: Platform) -> None:
+def test_rehearsal_does_not_count_as_real_run(at: Platform) -> None:
     stored_plan(at)
     assert read_status(replace(at, clock=Clock())).last is None
 
 
-def test_approved_plan_is_pending_until_it_begins(at: Platform) -> None:
+def test_approved_plan_is_pending_until_its_apply_begins(at: Platform) -> None:
     plan_id = approve_plan(at)
     assert [plan.plan_id for plan in read_status(at).approved] == [plan_id]
     begin_apply(at, plan_id)
@@ -97,7 +97,7 @@ def test_unfinished_plan_is_failed_unless_it_is_in_progress(at: Platform) -> Non
     assert [item.attempt for item in read_status(at).failed] == ["lease 2"]
 
 
-def test_other_restore_is_no_attempt_at_an_unfinished_plan(at: Platform) -> None:
+def test_restore_of_another_plan_does_not_count_as_apply_attempt(at: Platform) -> None:
     plan_id = approve_plan(at)
     begin_apply(at, plan_id)
     run_context = at.run_context(NOW.date())
@@ -106,7 +106,7 @@ def test_other_restore_is_no_attempt_at_an_unfinished_plan(at: Platform) -> None
     assert [item.attempt for item in read_status(at).failed] == ["lease 1"]
 
 
-def test_unreadable_lease_hides_no_unfinished_plan(at: Platform) -> None:
+def test_unfinished_plan_is_shown_if_lease_is_unreadable(at: Platform) -> None:
     plan_id = approve_plan(at)
     begin_apply(at, plan_id)
     lease = Path(at.config.storage("warehouse").location.removeprefix("file://")) / ".gc-assets" / "lease.json"
@@ -118,19 +118,19 @@ def test_unreadable_lease_hides_no_unfinished_plan(at: Platform) -> None:
     assert "is unknown" in summary.failed[0].reason
 
 
-def test_failed_run_counts_for_the_plan_with_its_prefix(at: Platform) -> None:
+def test_failed_run_is_matched_to_plan_by_id_prefix(at: Platform) -> None:
     plan_id = approve_plan(at)
     assert read_status(at, FailedApply(plan_id[:10], "run 7", "refused")).failed == (FailedApply(plan_id, "run 7", "refused"),)
 
 
-def test_newest_failed_run_counts(at: Platform) -> None:
+def test_newest_failed_run_is_shown(at: Platform) -> None:
     plan_id = approve_plan(at)
     begin_apply(at, plan_id)
     runs = [FailedApply(plan_id, f"run {number}", "") for number in (9, 8)]
     assert [item.attempt for item in read_status(at, *runs).failed] == ["run 9"]
 
 
-def test_failed_run_does_not_count_for_unapproved_or_expired_plans(at: Platform) -> None:
+def test_failed_run_is_not_shown_for_unapproved_or_expired_plans(at: Platform) -> None:
     plan_id = header_of(stored_plan(at)).plan_id
     failed = FailedApply(plan_id, "run 7", "not approved")
     assert read_status(at, failed, FailedApply("", "run 8", "")).failed == ()
@@ -147,7 +147,7 @@ def finish(at: Platform, hours_ago: float = 0, **by_outcome: dict[str, int]) -> 
     return header.plan_id
 
 
-def test_applied_plan_is_reported_with_what_was_done(at: Platform) -> None:
+def test_applied_plan_is_reported_with_its_outcome_counts(at: Platform) -> None:
     outcomes = {"quarantine/done": {"files": 1, "bytes": 100}, "quarantine/denied": {"files": 1, "bytes": 100}}
     plan_id = finish(at, **outcomes)
     (applied,) = read_status(at).applied

@@ -26,7 +26,7 @@ def location(context: RunContext, below: str) -> str:
     return f"{context.config.storages[0].location.rstrip('/')}/{below}"
 
 
-def test_last_record_of_a_prefix_counts(tmp_path: Path) -> None:
+def test_last_acceptance_of_prefix_applies(tmp_path: Path) -> None:
     context = run_context_at(tmp_path)
     accept_prefix(context.config, Clock(), location(context, "db/t"), "ada", "an old export")
     accept_prefix(context.config, Clock(), location(context, "db/u/"), "bob")
@@ -37,7 +37,7 @@ def test_last_record_of_a_prefix_counts(tmp_path: Path) -> None:
     assert (text.count("db/t/"), "an old export" in text, record.decision) == (2, True, "withdrawn")
 
 
-def test_prefix_may_be_named_by_an_alias_of_its_storage(tmp_path: Path) -> None:
+def test_prefix_can_be_given_with_storage_alias(tmp_path: Path) -> None:
     context = run_context_at(tmp_path)
     storage = context.config.storages[0].model_copy(update={"aliases": ("s3://bucket-s3alias/w/",)})
     config = context.config.model_copy(update={"storages": (storage,)})
@@ -52,7 +52,7 @@ def test_location_of_a_dead_table_is_accepted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ahead", [timedelta(hours=-1), timedelta(days=400)])
-def test_record_of_a_rehearsal_counts_only_in_rehearsals(tmp_path: Path, ahead: timedelta) -> None:
+def test_acceptance_in_rehearsal_applies_only_to_rehearsals(tmp_path: Path, ahead: timedelta) -> None:
     context, rehearsed = run_context_at(tmp_path), Clock(datetime.now(UTC) + ahead)
     accept_prefix(context.config, rehearsed, location(context, "db/t/"), "ada")
     assert counting(context, rehearsed) == ["db/t/"]
@@ -68,14 +68,14 @@ def test_record_of_a_rehearsal_counts_only_in_rehearsals(tmp_path: Path, ahead: 
         ("db/t/", "ada", True, "nothing to withdraw"),
     ],
 )
-def test_record_needs_a_location_and_a_name(tmp_path: Path, below: str, by: str, withdraw: bool, message: str) -> None:
+def test_acceptance_needs_location_and_user_name(tmp_path: Path, below: str, by: str, withdraw: bool, message: str) -> None:
     context = run_context_at(tmp_path)
     with pytest.raises(GcError, match=message):
         accept_prefix(context.config, Clock(), location(context, below), by, withdraw=withdraw)
     assert counting(context, Clock()) == []
 
 
-def test_damaged_record_is_an_error(tmp_path: Path) -> None:
+def test_damaged_acceptance_record_raises_error(tmp_path: Path) -> None:
     context = run_context_at(tmp_path)
     storage, _ = accept_prefix(context.config, Clock(), location(context, "db/t/"), "ada")
     context.state.files.replace(f"{storage}/accepted_prefixes.json", b"[{")

@@ -23,7 +23,7 @@ CREATED_AT = datetime.now(UTC) - timedelta(days=2)
 THEN = plan(created_at=CREATED_AT, live_files=7, live_by_lake={LAKE: 7}, refs_digests={LAKE: "a" * 16})
 
 
-def test_forgotten_lake_is_not_missing(tmp_path: Path) -> None:
+def test_forgotten_lake_is_not_reported_as_missing(tmp_path: Path) -> None:
     config = run_context_at(tmp_path).config
     run_context = RunContext.of(config, Clock(), Clock().today())
     assert AcceptedRun.of(run_context, THEN).missing_lakes(LiveCount(0)) == ["weather (no live files now, 7 live files before)"]
@@ -35,7 +35,7 @@ def test_forgotten_lake_is_not_missing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ahead", [timedelta(hours=-1), timedelta(days=400)])
-def test_record_of_a_rehearsal_counts_only_in_rehearsals(tmp_path: Path, ahead: timedelta) -> None:
+def test_lake_forgotten_in_rehearsal_is_missing_in_real_runs(tmp_path: Path, ahead: timedelta) -> None:
     config = run_context_at(tmp_path).config
     rehearsed = Clock(datetime.now(UTC) + ahead)
     forget_lake(config, rehearsed, LAKE, "ada")
@@ -43,14 +43,14 @@ def test_record_of_a_rehearsal_counts_only_in_rehearsals(tmp_path: Path, ahead: 
     assert AcceptedRun.of(RunContext.of(config, Clock(), Clock().today()), THEN).missing_lakes(LiveCount(0)) != []
 
 
-def test_record_before_the_plan_does_not_count(tmp_path: Path) -> None:
+def test_lake_forgotten_before_plan_is_reported_as_missing(tmp_path: Path) -> None:
     config = run_context_at(tmp_path).config
     forget_lake(config, Clock(), LAKE, "ada")
     later = plan(created_at=datetime.now(UTC), live_files=7, live_by_lake={LAKE: 7}, refs_digests={LAKE: "a" * 16})
     assert AcceptedRun.of(RunContext.of(config, Clock(), Clock().today()), later).missing_lakes(LiveCount(0)) != []
 
 
-def test_lake_that_never_needed_a_file_is_not_missing(tmp_path: Path) -> None:
+def test_lake_that_never_had_live_files_is_not_reported_as_missing(tmp_path: Path) -> None:
     run_context = run_context_at(tmp_path)
     empty = plan(created_at=CREATED_AT, live_files=0, live_by_lake={}, refs_digests={"typo": "a" * 16})
     assert AcceptedRun.of(run_context, empty).missing_lakes(LiveCount(0)) == []
@@ -66,26 +66,26 @@ def header_of_run(*, expired: Mapping[str, int] | None = None, passed: bool = Tr
     return plan(live_files=sum(live.values()), live_by_lake=live, refs_digests=dict.fromkeys(live, "a" * 16), gates=(gate,))
 
 
-def test_drops_of_the_plans_of_a_date_add_up() -> None:
+def test_live_file_drops_of_plans_of_one_date_add_up() -> None:
     day_before = header_of_run(sales=60, little=40)
     assert add_drops([day_before]) == LiveCount(100, {"sales": 60, "little": 40})
     assert add_drops([header_of_run(sales=50, little=34), header_of_run(sales=55, little=38), day_before]) == add_drops([day_before])
     assert add_drops([header_of_run(sales=70, little=34), day_before]) == LiveCount(104, {"sales": 70, "little": 40})
 
 
-def test_expired_files_of_a_plan_are_no_drop() -> None:
+def test_expired_files_do_not_count_as_live_file_drop() -> None:
     assert add_drops([header_of_run(sales=30, expired={"sales": 20}), header_of_run(sales=60)]) == LiveCount(40, {"sales": 40})
 
 
-def test_expired_files_of_a_lake_explain_no_drop_of_another() -> None:
+def test_expired_files_do_not_hide_drop_in_another_lake() -> None:
     plans = [header_of_run(sales=30, little=10, expired={"sales": 30}), header_of_run(sales=60, little=40)]
     assert add_drops(plans) == LiveCount(70, {"sales": 30, "little": 40})
 
 
-def test_approved_drop_is_no_drop_of_later_runs() -> None:
+def test_approved_live_file_drop_is_not_counted_in_later_runs() -> None:
     plans = [header_of_run(sales=28), header_of_run(sales=30, passed=False), header_of_run(sales=55), header_of_run(sales=60)]
     assert add_drops(plans) == LiveCount(30, {"sales": 30})
 
 
-def test_removed_lake_is_no_drop_of_later_runs() -> None:
+def test_removed_lake_is_not_counted_as_drop_in_later_runs() -> None:
     assert add_drops([header_of_run(sales=60), header_of_run(sales=60, little=40)]) == LiveCount(60, {"sales": 60})

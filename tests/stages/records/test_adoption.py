@@ -79,14 +79,14 @@ def restore_backup(house: Backup, **settings: Any) -> Backup:
     return house
 
 
-def test_log_of_an_unknown_plan_does_not_stop_restores(house: Backup) -> None:
+def test_deletion_log_of_unknown_plan_does_not_prevent_restores(house: Backup) -> None:
     known, unknown = (len(house.trash(header)) for header in (house.known, house.unknown))
     assert house.restore_plan(house.known) == known
     assert house.restore_plan(house.unknown) == unknown, "its log records what it moved"
     assert house.trash(house.known) | house.trash(house.unknown) == set()
 
 
-def test_adoption_records_the_files_of_an_unknown_plan_and_ends_its_log(house: Backup) -> None:
+def test_adoption_records_files_of_unknown_plan_and_closes_its_log(house: Backup) -> None:
     (gate,) = house.plan().failed_gates
     assert gate.name == "unfinished_apply"
     assert f"`gc-assets adopt {STORAGE} --by WHO`" in gate.message
@@ -101,14 +101,14 @@ def test_adoption_records_the_files_of_an_unknown_plan_and_ends_its_log(house: B
     assert house.restore_plan(house.unknown) == len(adopted.files)
 
 
-def test_adoption_of_a_log_without_moves_ends_it(house: Backup) -> None:
+def test_adoption_closes_log_without_moved_files(house: Backup) -> None:
     assert house.restore_plan(house.unknown)
     result = adopt_files(house.run_context(), STORAGE, "ada")
     assert (result.adopted.amount.files, result.ended) == (0, [house.unknown.plan_id])
     assert house.failed_gates(house.plan()) == set()
 
 
-def test_adoption_reads_the_log_if_quarantine_has_no_trash(spark: SparkSession, tmp_path: Path) -> None:
+def test_adoption_reads_log_if_quarantine_mode_has_no_trash(spark: SparkSession, tmp_path: Path) -> None:
     house = restore_backup(Backup(spark, tmp_path), quarantine="deferred")
     adopted = adopt_files(house.run_context(), STORAGE, "ada").adopted
     assert adopted.plan_ids == [house.unknown.plan_id]
@@ -116,7 +116,7 @@ def test_adoption_reads_the_log_if_quarantine_has_no_trash(spark: SparkSession, 
 
 
 @pytest.mark.parametrize("applied, present", [("trash", "deferred"), ("deferred", "trash")])
-def test_log_names_the_quarantine_mode_of_its_unknown_plan(spark: SparkSession, tmp_path: Path, applied: str, present: str) -> None:
+def test_log_contains_quarantine_mode_of_unknown_plan(spark: SparkSession, tmp_path: Path, applied: str, present: str) -> None:
     house = restore_backup(Backup(spark, tmp_path), quarantine=applied)
     house.settings["quarantine"] = present
     planned = house.unknown.totals["quarantine"].files
@@ -125,13 +125,13 @@ def test_log_names_the_quarantine_mode_of_its_unknown_plan(spark: SparkSession, 
 
 
 def leave_files(table: Table, count: int) -> None:
-    """Write files that no snapshot names, as a crashed writer does."""
+    """Write files that no snapshot references, as a crashed writer does."""
     for number in range(count):
         with table.io.new_output(f"{table.location()}/data/00000-{number}-{uuid.uuid4()}.parquet").create() as stream:
             stream.write(b"left by a crash")
 
 
-def test_adoption_records_hidden_versions_after_the_mode_was_changed(spark: SparkSession, tmp_path: Path) -> None:
+def test_adoption_records_hidden_versions_after_quarantine_mode_changed(spark: SparkSession, tmp_path: Path) -> None:
     with open_s3_bench("ceph", versioned=True, prefix="lakes/") as bench:
         settings = {"quarantine": "versioned", "quarantine_days": 9, "gates": {"max_delete_share": 1.0}}
         house = BucketHouse(spark, tmp_path, settings=settings, now=next_noon(days=30), bench=bench)

@@ -1,4 +1,4 @@
-"""A plan is approved by its id, complete and intact, in time, and with named overrides."""
+"""A plan is approved by its id, complete and intact, in time, and with overrides of specific gates."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def edit_receipt(at: Platform, published: PublishedTable, edit: Any) -> None:
     file_of(at, "warehouse/deletion_plan/_index.json").unlink()
 
 
-def test_approval_records_name_time_and_overrides(at: Platform) -> None:
+def test_approval_records_user_time_and_overrides(at: Platform) -> None:
     header = store_plan(at, max_delete_bytes=1)
     given = approve(at.config, at.clock, header.plan_id, "  ada ", ("delete_bytes", "delete_bytes"))
     assert (given.plan_id, given.by, given.at, given.overrides) == (header.plan_id, "ada", NOW, ("delete_bytes",))
@@ -152,7 +152,7 @@ def test_read_only_state_lists_its_approvals(at: Platform, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("by", ["", "  "])
-def test_approval_needs_a_name(at: Platform, by: str) -> None:
+def test_approval_needs_a_user_name(at: Platform, by: str) -> None:
     with pytest.raises(UsageError, match="requires --by WHO"):
         approve(at.config, at.clock, store_plan(at).plan_id, by)
 
@@ -173,7 +173,7 @@ def test_historical_plan_is_never_approved(at: Platform) -> None:
         approve(at.config, at.clock, header.plan_id, "ada")
 
 
-def test_plan_and_approval_need_the_same_clock(at: Platform) -> None:
+def test_plan_cannot_be_approved_with_another_clock(at: Platform) -> None:
     """Under a clock that is set back, an outdated plan could be approved."""
     real = change_plan(at, store_plan(at), rehearsal=False)
     with pytest.raises(GateRefused, match="was made with the real clock, and GC_ASSETS_UNSAFE_NOW replaces the clock now"):
@@ -189,7 +189,7 @@ def with_key(at: Platform, key: str | None = KEY) -> Platform:
     return replace(at, config=at.config.model_copy(update={"plan_key": SecretStr(key) if key else None}))
 
 
-def test_plan_cannot_be_sealed_without_the_key(at: Platform) -> None:
+def test_plan_cannot_be_forged_without_plan_key(at: Platform) -> None:
     """A user who can write the state can change a plan and its digest, but cannot make its HMAC."""
     owner = with_key(at)
     header = store_plan(owner)
@@ -200,7 +200,7 @@ def test_plan_cannot_be_sealed_without_the_key(at: Platform) -> None:
         approve(owner.config, at.clock, forger.plan_id, "ada")
 
 
-def test_unkeyed_plan_is_refused_if_a_key_is_configured(at: Platform) -> None:
+def test_plan_without_key_is_refused_if_plan_key_is_configured(at: Platform) -> None:
     header = store_plan(at)
     assert not header.keyed
     approve(at.config, at.clock, header.plan_id, "ada")
@@ -211,7 +211,7 @@ def test_unkeyed_plan_is_refused_if_a_key_is_configured(at: Platform) -> None:
         refuse_apply(run_context, find_plan(run_context.config, header.plan_id))
 
 
-def test_plan_with_a_lost_key_can_be_restored_but_not_approved(at: Platform) -> None:
+def test_plan_with_lost_plan_key_can_be_restored_but_not_approved(at: Platform) -> None:
     header = store_plan(with_key(at))
     for later in (at, with_key(at, "the key of the year after")):
         assert find_plan(later.config, header.plan_id).header == header
@@ -219,7 +219,7 @@ def test_plan_with_a_lost_key_can_be_restored_but_not_approved(at: Platform) -> 
         approve(at.config, at.clock, header.plan_id, "ada")
 
 
-def test_key_is_neither_in_the_policy_nor_in_the_state(at: Platform) -> None:
+def test_plan_key_is_neither_in_policy_nor_in_state(at: Platform) -> None:
     owner = with_key(at)
     assert owner.config.policy_digest() == at.config.policy_digest()
     approve(owner.config, at.clock, store_plan(owner).plan_id, "ada")
@@ -227,7 +227,7 @@ def test_key_is_neither_in_the_policy_nor_in_the_state(at: Platform) -> None:
     assert KEY not in repr(owner.config) + owner.config.model_dump_json()
 
 
-def test_failed_gate_needs_a_named_override(at: Platform) -> None:
+def test_failed_gate_needs_matching_override(at: Platform) -> None:
     header = store_plan(at, max_delete_bytes=1)
     with pytest.raises(
         GateRefused, match=r"storage warehouse is refused by its gates:\n  delete_bytes: 200 B planned.*--override delete_bytes"
@@ -237,14 +237,14 @@ def test_failed_gate_needs_a_named_override(at: Platform) -> None:
     assert approve(at.config, at.clock, header.plan_id, "ada", ("delete_bytes",)).overrides == ("delete_bytes",)
 
 
-def test_gate_that_proves_a_wrong_mark_has_no_override(at: Platform) -> None:
+def test_gate_that_proves_wrong_live_set_has_no_override(at: Platform) -> None:
     header = change_plan(at, store_plan(at), gates=(live_set(0, 3, planned=1), delete_bytes(Amount(bytes=2), 1)))
     with pytest.raises(GateRefused, match=r"(?s)live_set: 0 live files.*This gate cannot be overridden") as refusal:
         approve(at.config, at.clock, header.plan_id, "ada", ("live_set", "delete_bytes"))
     assert "delete_bytes" not in str(refusal.value)
 
 
-def test_unknown_override_is_refused_with_the_known_ones(at: Platform) -> None:
+def test_unknown_override_error_lists_known_ones(at: Platform) -> None:
     header = change_plan(at, store_plan(at), gates=(live_set(1, 3, planned=1), delete_bytes(Amount(), 1)))
     with pytest.raises(UsageError, match=r"--override delete_byte: no such gate. Gates that can be overridden: delete_bytes$"):
         approve(at.config, at.clock, header.plan_id, "ada", ("delete_byte",))
@@ -252,14 +252,14 @@ def test_unknown_override_is_refused_with_the_known_ones(at: Platform) -> None:
 
 
 @pytest.mark.parametrize("name, status", [("finished", "applied"), ("restored", "restored")])
-def test_plan_is_used_once(at: Platform, name: str, status: str) -> None:
+def test_plan_can_be_applied_only_once(at: Platform, name: str, status: str) -> None:
     header = store_plan(at)
     State.at(at.config.state).files.replace(f"{execution_directory(header)}/{name}.json", json.dumps({"at": NOW.isoformat()}).encode())
     with pytest.raises(GateRefused, match=f"it is {status}, and each plan can be used only once"):
         approve(at.config, at.clock, header.plan_id, "ada")
 
 
-def test_changed_header_is_refused(at: Platform) -> None:
+def test_changed_plan_header_is_refused(at: Platform) -> None:
     published = stored_plan(at, max_delete_bytes=1)
 
     def pass_the_gate(document: dict[str, Any]) -> None:
@@ -270,7 +270,7 @@ def test_changed_header_is_refused(at: Platform) -> None:
         find_plan(at.config, header_of(published).plan_id)
 
 
-def test_changed_receipt_is_refused(at: Platform) -> None:
+def test_changed_plan_receipt_is_refused(at: Platform) -> None:
     published = stored_plan(at)
     path = file_of(at, f"{published.path}/_receipt.json")
     path.write_text(path.read_text().replace('"historical": false', '"historical": true'))
@@ -279,7 +279,7 @@ def test_changed_receipt_is_refused(at: Platform) -> None:
 
 
 @pytest.mark.parametrize("damage", ["header", "plan_id", "rows_digest"])
-def test_incomplete_header_is_refused(at: Platform, damage: str) -> None:
+def test_incomplete_plan_header_is_refused(at: Platform, damage: str) -> None:
     def cut(document: dict[str, Any]) -> None:
         summary = document["summary"]
         del (summary["header"] if damage == "rows_digest" else summary)[damage]
@@ -289,14 +289,14 @@ def test_incomplete_header_is_refused(at: Platform, damage: str) -> None:
         list(list_plans(at.config))
 
 
-def test_rows_of_another_header_are_refused(at: Platform) -> None:
+def test_plan_rows_that_do_not_match_header_are_refused(at: Platform) -> None:
     published = stored_plan(at)
     edit_receipt(at, published, lambda document: document.update(digest="f" * 16))
     with pytest.raises(StateError, match="was changed after the plan was made"):
         find_plan(at.config, header_of(published).plan_id)
 
 
-def test_changed_rows_are_neither_approved_nor_applied(at: Platform) -> None:
+def test_changed_plan_rows_are_neither_approved_nor_applied(at: Platform) -> None:
     """The length and the receipt are intact: without the checksum another key would be deleted."""
     published = stored_plan(at)
     header, path = header_of(published), file_of(at, published.paths()[0])
@@ -320,7 +320,7 @@ def test_plan_copied_to_another_storage_is_refused(at: Platform) -> None:
         find_plan(other, header.plan_id)
 
 
-def test_approval_of_another_plan_does_not_count(at: Platform) -> None:
+def test_approval_of_another_plan_is_ignored(at: Platform) -> None:
     approved, other = store_plan(at), store_plan(at, files=3)
     given = approve(at.config, at.clock, approved.plan_id, "ada")
     State.at(at.config.state).files.replace(event_path(other), given.model_dump_json().encode())
@@ -329,7 +329,7 @@ def test_approval_of_another_plan_does_not_count(at: Platform) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"{}", b"[]", b'{"plan_id": "x", "by": "ada"}'])
-def test_damaged_approval_is_an_error(at: Platform, content: bytes) -> None:
+def test_damaged_approval_raises_error(at: Platform, content: bytes) -> None:
     header = store_plan(at)
     State.at(at.config.state).files.replace(event_path(header), content)
     with pytest.raises(StateError, match=rf"approvals/{header.plan_id}\.json"):
@@ -337,7 +337,7 @@ def test_damaged_approval_is_an_error(at: Platform, content: bytes) -> None:
 
 
 @pytest.mark.parametrize("content", [b"{", b"{}", b"[]", b'{"at": "soon"}'])
-def test_damaged_restore_record_is_an_error(at: Platform, content: bytes) -> None:
+def test_damaged_restore_record_raises_error(at: Platform, content: bytes) -> None:
     header = store_plan(at)
     State.at(at.config.state).files.replace(f"{execution_directory(header)}/restored.json", content)
     with pytest.raises(StateError, match=r"restored\.json.*damaged"):
@@ -364,7 +364,7 @@ def test_listing_many_plans_needs_few_requests(at: Platform, monkeypatch: pytest
     assert len(requests) == 4
 
 
-def test_records_of_an_older_release_are_read_once(at: Platform) -> None:
+def test_plan_records_of_older_release_are_read_only_once(at: Platform) -> None:
     made = [store_plan(at, files=number) for number in (1, 2, 3)]
     state = State.at(at.config.state)
     for header in made:
@@ -381,7 +381,7 @@ def test_records_of_an_older_release_are_read_once(at: Platform) -> None:
     assert {plan.header.plan_id: plan.verdict.events for plan in list_plans(at.config)}[made[2].plan_id] == ()
 
 
-def test_approval_does_not_revoke_a_rejection_by_another_name(at: Platform) -> None:
+def test_approval_does_not_revoke_rejection_by_another_user(at: Platform) -> None:
     header = store_plan(at, max_delete_bytes=1)
     mine = approve(at.config, at.clock, header.plan_id, "ada", ("delete_bytes",), "the owners agreed")
     other = approve(at.config, at.clock, header.plan_id, "grace", ("delete_bytes",))
@@ -392,8 +392,8 @@ def test_approval_does_not_revoke_a_rejection_by_another_name(at: Platform) -> N
     assert str(mine) == "approved by ada at 2026-03-14 09:30:00Z, overriding delete_bytes: the owners agreed"
 
 
-def test_override_needs_as_many_names_as_an_approval(at: Platform) -> None:
-    """If two approvals are needed, a gate is overridden by two names or not at all."""
+def test_override_needs_as_many_users_as_approval(at: Platform) -> None:
+    """If two approvals are needed, a gate must be overridden by two users."""
     both = platform(Path(at.config.state).parent, approvals_needed=2)
     header = store_plan(both)
     approve(both.config, both.clock, header.plan_id, "ada", ("delete_bytes",))
@@ -421,7 +421,7 @@ def test_repeated_approval_is_recorded_once(at: Platform) -> None:
 
 
 @pytest.mark.parametrize("again", ["ada", " Ada ", "ADA", "\uff41da"])
-def test_two_spellings_of_a_name_approve_once(at: Platform, again: str) -> None:
+def test_two_spellings_of_user_name_count_as_one_approval(at: Platform, again: str) -> None:
     both = platform(Path(at.config.state).parent, approvals_needed=2)
     header = store_plan(both)
     approve(both.config, both.clock, header.plan_id, "ada")
@@ -434,7 +434,7 @@ def test_two_spellings_of_a_name_approve_once(at: Platform, again: str) -> None:
     refuse_unapproved(find_plan(both.config, header.plan_id))
 
 
-def test_rejection_holds_until_the_same_name_approves(at: Platform) -> None:
+def test_rejection_applies_until_rejecting_user_approves(at: Platform) -> None:
     header = store_plan(at)
     approve(at.config, at.clock, header.plan_id, "ada")
     reject(at.config, at.clock, header.plan_id, "grace", "orders is being migrated")
@@ -452,7 +452,7 @@ def test_rejection_holds_until_the_same_name_approves(at: Platform) -> None:
     assert [word.decision for word in listed.verdict.events] == ["approved", "rejected", "approved", "approved"]
 
 
-def test_rejection_of_a_begun_plan_has_no_effect(at: Platform) -> None:
+def test_rejection_after_apply_began_has_no_effect(at: Platform) -> None:
     header, state = store_plan(at), State.at(at.config.state)
     approve(at.config, at.clock, header.plan_id, "ada")
     reject(at.config, at.clock, header.plan_id, "grace")
@@ -462,7 +462,7 @@ def test_rejection_of_a_begun_plan_has_no_effect(at: Platform) -> None:
         reject(at.config, at.clock, header.plan_id, "kim")
 
 
-def test_concurrent_events_are_all_recorded(at: Platform) -> None:
+def test_concurrent_approvals_and_rejections_are_all_recorded(at: Platform) -> None:
     header = store_plan(at)
     names = [f"person {number}" for number in range(16)]
     with ThreadPoolExecutor(len(names)) as pool:
@@ -472,7 +472,7 @@ def test_concurrent_events_are_all_recorded(at: Platform) -> None:
     assert [plan.verdict.events for plan in list_plans(at.config)] == [events]
 
 
-def test_number_of_a_removed_event_is_not_reused(at: Platform) -> None:
+def test_number_of_removed_approval_event_is_not_reused(at: Platform) -> None:
     header = store_plan(at)
     approve(at.config, at.clock, header.plan_id, "ada")
     approve(at.config, at.clock, header.plan_id, "grace")
@@ -494,7 +494,7 @@ def test_approval_of_an_older_release_is_kept(at: Platform) -> None:
     assert json.loads(file_of(at, event_path(header)).read_text()) == written
 
 
-def test_repeated_plan_is_listed_once_and_empty_plan_not(at: Platform) -> None:
+def test_repeated_plan_is_listed_once_and_empty_plan_is_not_listed(at: Platform) -> None:
     first, again, empty = store_plan(at), store_plan(at), store_plan(at, files=0)
     assert first.plan_id == again.plan_id != empty.plan_id
     assert [plan.header.plan_id for plan in list_plans(at.config)] == [first.plan_id]
@@ -506,7 +506,7 @@ def test_plans_are_listed_newest_first(at: Platform) -> None:
     assert list(list_plans(at.config, "another")) == []
 
 
-def test_begun_plan_is_unfinished_until_it_ends_or_is_restored(at: Platform) -> None:
+def test_plan_is_unfinished_until_its_apply_ends_or_is_restored(at: Platform) -> None:
     state, header = State.at(at.config.state), store_plan(at)
     assert unfinished_plans(state, "warehouse") == []
     state.files.replace(f"{execution_directory(header)}/log.json", b"{}")

@@ -25,7 +25,7 @@ def location(context: RunContext, below: str) -> str:
     return f"{context.config.storages[0].location.rstrip('/')}/{below}"
 
 
-def test_last_record_of_a_table_and_location_counts(tmp_path: Path) -> None:
+def test_last_acceptance_of_table_and_location_applies(tmp_path: Path) -> None:
     context = run_context_at(tmp_path)
     accept_dead_table(context.config, Clock(), UUID.upper(), location(context, "db/t"), "ada", "dropped in spring")
     accept_dead_table(context.config, Clock(), UUID, location(context, "db/u/"), "bob")
@@ -37,7 +37,7 @@ def test_last_record_of_a_table_and_location_counts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ahead", [timedelta(hours=-1), timedelta(days=400)])
-def test_record_of_a_rehearsal_counts_only_in_rehearsals(tmp_path: Path, ahead: timedelta) -> None:
+def test_acceptance_in_rehearsal_applies_only_to_rehearsals(tmp_path: Path, ahead: timedelta) -> None:
     context, rehearsed = run_context_at(tmp_path), Clock(datetime.now(UTC) + ahead)
     accept_dead_table(context.config, rehearsed, UUID, location(context, "db/t/"), "ada")
     assert counting(context, rehearsed) == [("db/t/", "ada")]
@@ -54,7 +54,7 @@ def test_record_of_a_rehearsal_counts_only_in_rehearsals(tmp_path: Path, ahead: 
         (UUID, "db/t/", "ada", True, "nothing to withdraw"),
     ],
 )
-def test_record_needs_a_uuid_a_location_and_a_name(tmp_path: Path, uuid: str, below: str, by: str, withdraw: bool, message: str) -> None:
+def test_acceptance_needs_uuid_location_and_user_name(tmp_path: Path, uuid: str, below: str, by: str, withdraw: bool, message: str) -> None:
     context = run_context_at(tmp_path)
     with pytest.raises(GcError, match=message):
         accept_dead_table(context.config, Clock(), uuid, location(context, below), by, withdraw=withdraw)
@@ -63,7 +63,7 @@ def test_record_needs_a_uuid_a_location_and_a_name(tmp_path: Path, uuid: str, be
     assert counting(context, Clock()) == []
 
 
-def test_damaged_record_is_an_error(tmp_path: Path) -> None:
+def test_damaged_acceptance_record_raises_error(tmp_path: Path) -> None:
     context = run_context_at(tmp_path)
     storage, _ = accept_dead_table(context.config, Clock(), UUID, location(context, "db/t/"), "ada")
     context.state.files.replace(f"{storage}/dead_tables.json", b"[{")

@@ -1,4 +1,4 @@
-"""The state notices leases of the storage that it does not contain, and no others."""
+"""Leases of the storage that are missing from the state, as after a restored backup, are detected."""
 
 from __future__ import annotations
 
@@ -51,24 +51,24 @@ def restore_backup(context: RunContext) -> None:
     path.write_bytes(backup)
 
 
-def test_time_in_quarantine_begins_again_after_a_backup_was_restored(context: RunContext) -> None:
+def test_quarantine_time_restarts_after_state_backup_was_restored(context: RunContext) -> None:
     assert note(context) is None
     restore_backup(context)
     assert note(context, days=1) == context.clock.now() + timedelta(days=1)
 
 
-def test_time_in_quarantine_begins_again_only_once(context: RunContext) -> None:
+def test_quarantine_time_restarts_only_once_after_restored_backup(context: RunContext) -> None:
     restore_backup(context)
     assert note(context) == note(context, days=3) == context.clock.now()
 
 
-def test_next_lease_notices_the_backup(context: RunContext) -> None:
+def test_restored_backup_is_detected_by_next_lease(context: RunContext) -> None:
     restore_backup(context)
     take(context).release()
     assert quarantine_renewed_at(context, STORAGE) == context.clock.now()
 
 
-def test_description_ends_with_the_time_in_quarantine(context: RunContext) -> None:
+def test_backup_note_is_shown_until_quarantine_time_ends(context: RunContext) -> None:
     restore_backup(context)
     note(context)
     found = describe_unknown_leases(context, STORAGE)
@@ -80,8 +80,8 @@ def test_description_ends_with_the_time_in_quarantine(context: RunContext) -> No
     assert describe_unknown_leases(later, STORAGE) is None
 
 
-def test_state_without_a_token_is_not_compared(context: RunContext) -> None:
-    """This is a new state, or one of release 0.3."""
+def test_state_without_recorded_token_is_not_compared(context: RunContext) -> None:
+    """The state is new, or was written by release 0.3."""
     (path,) = Path(context.state.files.root).rglob("_token.json")
     path.unlink()
     assert note(context) is None
@@ -89,7 +89,7 @@ def test_state_without_a_token_is_not_compared(context: RunContext) -> None:
     assert note(context) is not None
 
 
-def test_process_that_dies_with_a_new_lease_leaves_no_unknown_lease(context: RunContext, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lease_of_process_that_died_immediately_is_known(context: RunContext, monkeypatch: pytest.MonkeyPatch) -> None:
     acquire = LocalStore.acquire
 
     def acquire_and_die(*arguments: Any, **options: Any) -> Lease:
@@ -103,14 +103,14 @@ def test_process_that_dies_with_a_new_lease_leaves_no_unknown_lease(context: Run
     assert note(context) is None
 
 
-def test_lease_of_a_faster_process_is_known(context: RunContext) -> None:
+def test_lease_taken_by_faster_process_is_known(context: RunContext) -> None:
     reserved = reserve_token(context.state, STORAGE)
     faster = take(context)
     assert faster.token == reserved + 1
     assert note(context) is None
 
 
-def test_time_of_a_rehearsal_does_not_delay_real_runs(context: RunContext) -> None:
+def test_rehearsal_clock_does_not_delay_real_runs(context: RunContext) -> None:
     restore_backup(context)
     assert note(context, days=400) is not None
     at = quarantine_renewed_at(replace(context, clock=Clock()), STORAGE)
@@ -118,7 +118,7 @@ def test_time_of_a_rehearsal_does_not_delay_real_runs(context: RunContext) -> No
     assert at <= datetime.now(UTC)
 
 
-def test_user_can_end_a_wait_that_a_clock_set_too_late(context: RunContext) -> None:
+def test_user_can_end_wait_caused_by_wrong_clock(context: RunContext) -> None:
     restore_backup(context)
     note(context, days=400)
     advice = (describe_unknown_leases(context, STORAGE) or "").rpartition("remove ")[2].removesuffix(".")

@@ -67,13 +67,13 @@ def test_lease_of_a_rehearsal_uses_the_real_clock(context: RunContext) -> None:
     assert LEASE_DURATION - timedelta(minutes=1) < left <= LEASE_DURATION
 
 
-def test_rehearsal_in_the_future_takes_no_live_lease(context: RunContext, tmp_path: Path) -> None:
+def test_rehearsal_in_future_cannot_take_active_lease(context: RunContext, tmp_path: Path) -> None:
     take(context)
     with pytest.raises(GateRefused, match="is being changed by ada"):
         take(run_context_at(tmp_path, context.clock.now() + timedelta(days=400)))
 
 
-def test_holder_is_named_without_taking_the_lease(context: RunContext) -> None:
+def test_lease_holder_is_reported_without_taking_lease(context: RunContext) -> None:
     refuse_holder(context, STORAGE)
     lease = take(context)
     expected = r"being changed by ada \(host .*, process [0-9]+, plan plan\) since [0-9-]{10} [0-9:]{8}Z until .*continues the plan"
@@ -84,7 +84,7 @@ def test_holder_is_named_without_taking_the_lease(context: RunContext) -> None:
     assert take(context).token == lease.token + 1
 
 
-def test_token_grows_after_the_storage_lost_its_counter(context: RunContext, tmp_path: Path) -> None:
+def test_fencing_token_increases_after_storage_lost_its_counter(context: RunContext, tmp_path: Path) -> None:
     """A new disk under the same storage name: its actions come after all earlier ones."""
     for _ in range(4):
         take(context).release()
@@ -92,7 +92,7 @@ def test_token_grows_after_the_storage_lost_its_counter(context: RunContext, tmp
     assert take(context).token == 5
 
 
-def test_damaged_token_record_is_an_error(context: RunContext, tmp_path: Path) -> None:
+def test_damaged_token_record_raises_error(context: RunContext, tmp_path: Path) -> None:
     take(context).release()
     (path,) = (tmp_path / "state").rglob("_token.json")
     assert json.loads(path.read_text()) == {"token": 1}
@@ -111,8 +111,8 @@ def test_rehearsal_changes_only_storages_that_allow_it(context: RunContext) -> N
     refuse_rehearsal(replace(context, config=allowed), STORAGE)
 
 
-def test_directory_of_an_unmounted_disk_gets_no_lease(known: RunContext, tmp_path: Path) -> None:
-    """Otherwise, a restore there would not find its files, and end their records."""
+def test_lease_is_refused_on_unmounted_disk(known: RunContext, tmp_path: Path) -> None:
+    """With a lease, a restore would not find its files and would end their records."""
     first, directory = recorded_id(known), unmount(tmp_path)
     with pytest.raises(GateRefused, match=f"has no id and no lease, but {first} is on record.*Mount it.*rename warehouse warehouse"):
         take(known)
@@ -123,19 +123,19 @@ def test_directory_of_an_unmounted_disk_gets_no_lease(known: RunContext, tmp_pat
     assert recorded_id(known) == first
 
 
-def test_storage_with_another_id_gets_no_lease(known: RunContext, tmp_path: Path) -> None:
+def test_lease_is_refused_on_storage_with_another_id(known: RunContext, tmp_path: Path) -> None:
     (tmp_path / "warehouse" / ".gc-assets" / "storage_id.json").write_text('{"id": "another"}')
     with pytest.raises(GateRefused, match="has the id another"):
         take(known)
 
 
-def test_lost_id_is_written_again(known: RunContext, tmp_path: Path) -> None:
+def test_lost_storage_id_is_written_again(known: RunContext, tmp_path: Path) -> None:
     (tmp_path / "warehouse" / ".gc-assets" / "storage_id.json").unlink()
     take(known)
     assert recorded_id(known) == read_storage_id(known.config, known.storage(STORAGE)) is not None
 
 
-def test_lost_counter_is_no_other_storage(known: RunContext, tmp_path: Path) -> None:
+def test_lease_is_granted_if_only_token_counter_is_lost(known: RunContext, tmp_path: Path) -> None:
     (tmp_path / "warehouse" / ".gc-assets" / "fencing_token").unlink()
     take(known)
 

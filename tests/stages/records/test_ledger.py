@@ -50,20 +50,20 @@ def quarantine_rows(context: RunContext) -> list[tuple[str, int, int]]:
     return [(row.plan_id, row.files, row.size_bytes) for row in page.quarantined]
 
 
-def test_report_counts_a_key_once_per_plan_with_a_copy(context: RunContext) -> None:
+def test_quarantine_report_counts_key_once_per_plan_with_copy(context: RunContext) -> None:
     publish_log(context, log_row("a", "quarantine", "p1"))
     publish_log(context, log_row("a", "quarantine", "p2", minutes=5, size_bytes=7))
     assert quarantine_rows(context) == [("p2", 1, 7), ("p1", 1, 10)]
 
 
-def test_report_shows_the_other_copy_after_a_purge(context: RunContext) -> None:
+def test_quarantine_report_shows_second_copy_after_purge(context: RunContext) -> None:
     publish_log(context, log_row("a", "quarantine", "p1"))
     publish_log(context, log_row("a", "quarantine", "p2", minutes=5))
     publish_log(context, log_row("a", "purge", "p3", minutes=9, source="p2"))
     assert quarantine_rows(context) == [("p1", 1, 10)]
 
 
-def test_entries_of_the_same_time_are_ordered_by_run(context: RunContext) -> None:
+def test_log_entries_of_equal_time_are_ordered_by_run(context: RunContext) -> None:
     """With the clock of a rehearsal, runs and restores share one time."""
     publish_log(context, log_row("a", "quarantine", "p1"))
     publish_log(context, log_row("a", "restore", "r1", source="p1"))
@@ -72,14 +72,14 @@ def test_entries_of_the_same_time_are_ordered_by_run(context: RunContext) -> Non
     assert read_quarantine(context.state, STORAGE).column("source_plan_id").to_pylist() == ["p1"]
 
 
-def test_entries_without_run_id_use_that_of_the_receipt(context: RunContext) -> None:
+def test_log_entries_without_run_id_use_run_id_of_receipt(context: RunContext) -> None:
     """0.2.0 wrote no column `run_id`."""
     published = publish_log(context, log_row("a", "quarantine", "p1"))
     assert published.receipt.run_id < publish_log(context, log_row("a", "restore", "r1", source="p1")).receipt.run_id
     assert read_quarantine(context.state, STORAGE).num_rows == 0
 
 
-def test_entries_are_ordered_by_lease_and_not_by_clock(context: RunContext) -> None:
+def test_log_entries_are_ordered_by_lease_and_not_by_clock(context: RunContext) -> None:
     """A restore by a slow clock is still newer, and so is the quarantine after it."""
     publish_log(context, log_row("a", "quarantine", "p1", minutes=60, token=4))
     publish_log(context, log_row("a", "restore", "r1", minutes=-60, source="p1", token=5))
@@ -88,7 +88,7 @@ def test_entries_are_ordered_by_lease_and_not_by_clock(context: RunContext) -> N
     assert read_quarantine(context.state, STORAGE).column("source_plan_id").to_pylist() == ["p1"]
 
 
-def test_entries_without_token_come_first(context: RunContext) -> None:
+def test_log_entries_without_fencing_token_come_first(context: RunContext) -> None:
     publish_log(context, log_row("a", "restore", "r1", source="p1", token=1))
     publish_log(context, log_row("a", "quarantine", "p1", minutes=60))
     publish_log(context, log_row("b", "quarantine", "p1"))
@@ -96,8 +96,8 @@ def test_entries_without_token_come_first(context: RunContext) -> None:
     assert read_quarantine(context.state, STORAGE).num_rows == 0
 
 
-def test_deferred_record_ends_if_the_object_was_replaced(context: RunContext) -> None:
-    """The object is another one, so only its own record can lead to a purge."""
+def test_deferred_quarantine_ends_if_object_was_replaced(context: RunContext) -> None:
+    """The new object can be purged only through its own record."""
     publish_log(context, *(log_row("a", "quarantine", plan, minutes=at, quarantine="deferred") for plan, at in (("p1", 0), ("p2", 5))))
     changed = log_row("a", "purge", "p3", minutes=9, source="p1", outcome="changed", quarantine="deferred", ends_record=True)
     publish_log(context, changed)
@@ -106,7 +106,7 @@ def test_deferred_record_ends_if_the_object_was_replaced(context: RunContext) ->
 
 @pytest.mark.parametrize("mode", ["deferred", "versioned"])
 @pytest.mark.parametrize("phase", ["restore", "purge"])
-def test_end_of_one_record_of_an_object_ends_all_its_records(context: RunContext, mode: str, phase: str) -> None:
+def test_restore_or_purge_ends_all_quarantine_records_of_object(context: RunContext, mode: str, phase: str) -> None:
     """Earlier releases recorded an object twice if two plans quarantined it."""
     same = {"etag": "e", "version_id": "v1" if mode == "versioned" else None, "quarantine": mode}
     publish_log(context, *(log_row("a", "quarantine", plan, minutes=at, **same) for plan, at in (("p1", 0), ("p2", 5))))
@@ -120,7 +120,7 @@ def test_end_of_one_record_of_an_object_ends_all_its_records(context: RunContext
     assert copies(read_quarantine(context.state, STORAGE)).keys() == {("a", "p4")}
 
 
-def test_object_is_the_same_before_and_after_its_bucket_gets_versioning(context: RunContext) -> None:
+def test_object_keeps_its_identity_if_versioning_is_enabled_later(context: RunContext) -> None:
     """S3 then returns the version `null` for objects that were written before."""
     before, after = ({"etag": "e", "version_id": version, "quarantine": "deferred"} for version in (None, "null"))
     publish_log(context, log_row("a", "quarantine", "p1", **before), log_row("a", "quarantine", "p2", minutes=5, **after))
@@ -129,7 +129,7 @@ def test_object_is_the_same_before_and_after_its_bucket_gets_versioning(context:
 
 
 @pytest.mark.parametrize("other", [{"etag": "f"}, {"version_id": "v2"}, {"quarantine": "trash"}, {"key": "b"}])
-def test_end_of_a_record_does_not_end_those_of_other_objects(context: RunContext, other: dict[str, str]) -> None:
+def test_restore_of_one_object_does_not_end_records_of_other_objects(context: RunContext, other: dict[str, str]) -> None:
     """Each plan has its own copy in the trash."""
     same = {"etag": "e", "version_id": "v1", "quarantine": "trash" if "quarantine" in other else "versioned"}
     publish_log(context, log_row("a", "quarantine", "p1", **same), log_row("a", "quarantine", "p2", **same) | other)
@@ -138,7 +138,7 @@ def test_end_of_a_record_does_not_end_those_of_other_objects(context: RunContext
 
 
 @pytest.mark.parametrize("ends_record", [False, None])
-def test_deferred_record_whose_purge_has_to_wait_does_not_end(context: RunContext, ends_record: bool | None) -> None:
+def test_deferred_quarantine_does_not_end_if_purge_has_to_wait(context: RunContext, ends_record: bool | None) -> None:
     """Earlier releases did not record why the outcome is `changed`."""
     waits = log_row("a", "purge", "p3", minutes=9, source="p1", outcome="changed", quarantine="deferred", ends_record=ends_record)
     publish_log(context, log_row("a", "quarantine", "p1", quarantine="deferred"), waits)
@@ -161,7 +161,7 @@ def test_replaced_object_is_neither_removed_nor_purged(context: RunContext) -> N
     assert find_purged_by(context.state, STORAGE, "p2") is None
 
 
-def test_copy_that_a_restore_does_not_find_is_not_in_quarantine_any_more(context: RunContext) -> None:
+def test_copy_not_found_by_restore_is_removed_from_quarantine(context: RunContext) -> None:
     publish_log(context, log_row("a", "quarantine", "p1"), log_row("b", "quarantine", "p1"), log_row("a", "quarantine", "p2"))
     publish_log(context, *(log_row("a", "restore", "r1", minutes=5, source="p1", outcome=outcome) for outcome in ("failed", "absent")))
     publish_log(context, log_row("b", "restore", "r1", minutes=5, source="p1", outcome="changed"))
@@ -175,7 +175,7 @@ def test_object_whose_copy_is_lost_counts_as_removed() -> None:
     assert removed_objects(pa.Table.from_pylist(entries, LOG_ENTRIES), NOW).column("key").to_pylist() == ["lost"]
 
 
-def test_only_entries_of_the_given_keys_are_read(context: RunContext) -> None:
+def test_only_log_entries_of_given_keys_are_read(context: RunContext) -> None:
     publish_log(context, *(log_row(key, "quarantine", "p1") for key in "abc"))
     publish_log(context, log_row("a", "restore", "r1", minutes=5, source="p1"))
     reader = LogReader.of(context.state, STORAGE)
@@ -186,7 +186,7 @@ def visible_copies(context: RunContext, *, rehearsal: bool) -> list[str]:
     return sorted(read_quarantine(context.state, STORAGE, rehearsal=rehearsal).column("key").to_pylist())
 
 
-def test_rehearsals_and_real_runs_ignore_each_others_copies(context: RunContext) -> None:
+def test_rehearsals_and_real_runs_ignore_copies_of_each_other(context: RunContext) -> None:
     publish_log(context, log_row("real", "quarantine", "p1", token=1, rehearsal=False))
     publish_log(context, log_row("rehearsed", "quarantine", "p2", token=2, rehearsal=True))
     publish_log(context, log_row("older", "quarantine", "p3"))
@@ -211,7 +211,7 @@ def test_real_restore_also_restores_copies_of_rehearsals(context: RunContext) ->
     assert visible_copies(context, rehearsal=True) == visible_copies(context, rehearsal=False) == []
 
 
-def test_move_of_a_rehearsal_counts_for_any_inventory() -> None:
+def test_files_moved_by_rehearsal_count_as_removed_from_any_inventory() -> None:
     entries = [
         log_row("real", "quarantine", "p1", token=1, rehearsal=False),
         log_row("rehearsed", "quarantine", "p2", token=2, rehearsal=True),
@@ -275,13 +275,13 @@ def copies(rows: pa.Table) -> dict[tuple[str, str], str]:
 
 
 @given(st.randoms(use_true_random=False), st.integers(0, 12))
-def test_ledger_equals_a_walk_over_all_entries(choose: random.Random, size: int) -> None:
+def test_ledger_matches_plain_loop_over_log_entries(choose: random.Random, size: int) -> None:
     entries = random_entries(choose, "ab", size)
     assert copies(copies_in_quarantine(pa.Table.from_pylist(entries, LOG_ENTRIES))) == walk(entries)
 
 
 @given(st.randoms(use_true_random=False), st.integers(0, 12))
-def test_selected_copies_need_only_their_own_entries(choose: random.Random, size: int) -> None:
+def test_selected_copies_need_only_log_entries_of_their_keys(choose: random.Random, size: int) -> None:
     entries = pa.Table.from_pylist(random_entries(choose, "ab", size), LOG_ENTRIES)
     for meant in (CopySelection(plan_id="p"), CopySelection(prefix="a"), CopySelection(key="b"), CopySelection(plan_id="q", key="a")):
         own_entries = meant.filter_entries(settled_entries(entries)).select(LOG_ENTRIES.names)

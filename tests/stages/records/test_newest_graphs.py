@@ -42,18 +42,18 @@ def newest(state: State) -> set[str]:
     return {run.run_id for run in list_newest_graphs(state, LAKE)}
 
 
-def test_lake_without_runs_has_no_graph(state: State) -> None:
+def test_lake_without_runs_has_no_commit_graph(state: State) -> None:
     assert newest(state) == set()
 
 
-def test_last_graph_of_a_chain_is_the_newest_whatever_its_time(state: State) -> None:
+def test_last_commit_graph_of_chain_is_newest_at_any_time(state: State) -> None:
     first = publish(state)
     in_future = publish(state, first, days=25)
     last = publish(state, in_future, days=1)
     assert newest(state) == {last}
 
 
-def test_graphs_of_overlapping_runs_are_all_newest_until_a_run_unites_them(state: State) -> None:
+def test_graphs_of_overlapping_runs_stay_newest_until_run_merges_them(state: State) -> None:
     first = publish(state)
     second = publish(state, first, days=1)
     third, slow = publish(state, second, days=3), publish(state, first, days=2)
@@ -62,7 +62,7 @@ def test_graphs_of_overlapping_runs_are_all_newest_until_a_run_unites_them(state
     assert newest(state) == {last}
 
 
-def test_newest_graph_of_an_earlier_release_is_used_until_a_run_is_based_on_it(state: State) -> None:
+def test_graph_of_earlier_release_is_newest_until_run_builds_on_it(state: State) -> None:
     publish_without_bases(state)
     last = publish_without_bases(state, days=1)
     assert newest(state) == {last}
@@ -70,7 +70,7 @@ def test_newest_graph_of_an_earlier_release_is_used_until_a_run_is_based_on_it(s
     assert newest(state) == {next_one}
 
 
-def test_graph_whose_successor_is_missing_is_newest_again(state: State) -> None:
+def test_commit_graph_is_newest_again_if_its_successor_is_missing(state: State) -> None:
     first = publish(state)
     second = publish(state, first, days=1)
     state.files.delete_directory(f"{LAKE}/{COMMIT_GRAPH.name}/run_date={DAY}/{second}")

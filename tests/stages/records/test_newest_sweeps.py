@@ -54,12 +54,12 @@ def newest(context: RunContext) -> str | None:
     return None if found is None else found.receipt.run_id
 
 
-def test_run_of_a_clock_that_was_ahead_does_not_count(runs: Runs) -> None:
+def test_sweep_with_clock_ahead_is_not_newest(runs: Runs) -> None:
     assert newest(runs.context(3)) == runs.run_id(2)
     assert newest(runs.context(26)) == runs.run_id(25)
 
 
-def test_run_of_a_clock_that_was_ahead_does_not_count_when_its_date_arrives(spark: SparkSession, tmp_path: Path) -> None:
+def test_sweep_with_clock_ahead_is_not_newest_on_its_date_either(spark: SparkSession, tmp_path: Path) -> None:
     runs = Runs(Shop(spark, tmp_path, "a"))
     for day in (1, 12, 2):
         runs.shop.run(day)
@@ -70,7 +70,7 @@ def test_run_of_a_clock_that_was_ahead_does_not_count_when_its_date_arrives(spar
     assert newest(runs.context(14)) == runs.run_id(13)
 
 
-def test_run_of_a_clock_that_was_behind_does_not_replace_what_later_runs_remember(spark: SparkSession, tmp_path: Path) -> None:
+def test_sweep_with_clock_behind_does_not_replace_later_sweeps(spark: SparkSession, tmp_path: Path) -> None:
     runs = Runs(Shop(spark, tmp_path, "a"))
     for day in (1, 2, 3):
         runs.shop.run(day)
@@ -82,7 +82,7 @@ def test_run_of_a_clock_that_was_behind_does_not_replace_what_later_runs_remembe
     assert newest(runs.context(5)) == runs.run_id(4)
 
 
-def test_later_of_two_runs_of_a_date_counts(spark: SparkSession, tmp_path: Path) -> None:
+def test_later_of_two_sweeps_of_date_is_newest(spark: SparkSession, tmp_path: Path) -> None:
     runs = Runs(Shop(spark, tmp_path, "a"))
     runs.shop.run(1.2)
     first = runs.run_id(1.2)
@@ -92,21 +92,21 @@ def test_later_of_two_runs_of_a_date_counts(spark: SparkSession, tmp_path: Path)
 
 
 @pytest.mark.parametrize("minutes, day", [(-5, 2), (-6, 1)], ids=["usual_difference", "larger_difference"])
-def test_clocks_may_differ_slightly(runs: Runs, minutes: int, day: float) -> None:
+def test_sweep_is_newest_despite_small_clock_difference(runs: Runs, minutes: int, day: float) -> None:
     assert newest(runs.context(2 + minutes / 1440, 1)) == runs.run_id(day)
 
 
-def test_later_run_date_than_that_of_the_context_counts(runs: Runs) -> None:
+def test_sweep_of_later_run_date_can_be_newest(runs: Runs) -> None:
     assert newest(runs.context(3, 1)) == runs.run_id(2)
 
 
-def test_plan_uses_the_sweep_of_its_run_and_an_apply_the_newest_one(runs: Runs) -> None:
+def test_plan_uses_sweep_of_its_run_but_apply_newest_sweep(runs: Runs) -> None:
     plan, apply = runs.context(3, 1), runs.context(3, 1, verification_id="0123-1")
     found = {name: sweep.receipt.run_id for name, context in (("plan", plan), ("apply", apply)) if (sweep := find_sweep(context, STORAGE))}
     assert found == {"plan": runs.run_id(1), "apply": runs.run_id(2)}
 
 
-def test_sweep_of_a_run_that_ended_before_its_plan_counts(spark: SparkSession, tmp_path: Path) -> None:
+def test_sweep_without_plan_can_be_newest(spark: SparkSession, tmp_path: Path) -> None:
     shop = Shop(spark, tmp_path, "a")
     shop.run(1)
     house = shop.house
@@ -121,7 +121,7 @@ def test_sweep_of_a_run_that_ended_before_its_plan_counts(spark: SparkSession, t
     assert newest(replace(house.run_context(), verification_id="0123-1")) != swept.receipt.run_id
 
 
-def test_listing_time_of_a_sweep_is_that_of_its_own_listing(spark: SparkSession, tmp_path: Path) -> None:
+def test_listing_time_of_sweep_is_not_that_of_later_listing(spark: SparkSession, tmp_path: Path) -> None:
     shop = Shop(spark, tmp_path, "a")
     shop.run(1)
     house = shop.house
@@ -135,6 +135,6 @@ def test_listing_time_of_a_sweep_is_that_of_its_own_listing(spark: SparkSession,
     assert find_listing_time(house.run_context(), swept) == listed_at
 
 
-def test_real_run_ignores_rehearsals(runs: Runs) -> None:
+def test_real_run_ignores_sweeps_of_rehearsals(runs: Runs) -> None:
     real = RunContext.of(runs.shop.house.config, Clock(), datetime.now(UTC).date())
     assert list(list_newest_sweeps(real)) == []

@@ -43,7 +43,7 @@ def finish(at: Platform, **by_outcome: int) -> None:
     record_finished(State.of(at.config), begin(at), {"at": NOW.isoformat(), "by_outcome": amounts, "edits": {}})
 
 
-def test_begun_plan_is_unfinished_and_still_waits_for_its_apply(at: Platform) -> None:
+def test_plan_with_begun_apply_is_unfinished_and_still_pending(at: Platform) -> None:
     begin(at)
     assert statuses(at) == statuses(at, hours=100) == {"unfinished"}
     (listed,) = list_plans(at.config)
@@ -52,13 +52,13 @@ def test_begun_plan_is_unfinished_and_still_waits_for_its_apply(at: Platform) ->
     assert not listed.awaits_apply(NOW + timedelta(hours=73))
 
 
-def test_plan_without_any_effect_left_is_applied(at: Platform) -> None:
+def test_plan_with_no_remaining_action_is_applied(at: Platform) -> None:
     finish(at, quarantine_done=1, quarantine_absent=1)
     assert statuses(at) == {"applied"}
 
 
 @pytest.mark.parametrize("outcome", ["changed", "denied"])
-def test_plan_that_ended_with_rows_left_is_partially_applied(at: Platform, outcome: str) -> None:
+def test_plan_that_ended_with_remaining_rows_is_partially_applied(at: Platform, outcome: str) -> None:
     finish(at, quarantine_done=1, **{f"quarantine_{outcome}": 1})
     assert statuses(at) == {"partially applied"}
     (listed,) = list_plans(at.config)
@@ -66,20 +66,22 @@ def test_plan_that_ended_with_rows_left_is_partially_applied(at: Platform, outco
     assert not listed.is_open(NOW)
 
 
-def test_edits_that_were_not_made_count(at: Platform) -> None:
+def test_plan_with_failed_history_edits_is_partially_applied(at: Platform) -> None:
     record_finished(State.of(at.config), begin(at), {"at": NOW.isoformat(), "by_outcome": {}, "edits": {"done": 3, "denied": 1}})
     assert statuses(at) == {"partially applied"}
 
 
-def test_rebuilt_list_of_records_has_the_same_status(at: Platform) -> None:
+def test_plan_status_is_unchanged_after_records_are_rebuilt(at: Platform) -> None:
     finish(at, quarantine_denied=2)
     (Path(at.config.state) / "warehouse" / "apply" / "_records.json").unlink()
     assert statuses(at) == {"partially applied"}
     assert statuses(at) == {"partially applied"}
 
 
-def test_records_of_older_releases_are_read(at: Platform) -> None:
-    """They have neither the outcomes in the list of records nor, before 0.4, in the plan's own record."""
+def test_plan_records_of_older_releases_are_read(at: Platform) -> None:
+    """Older releases wrote no outcomes into the list of records and, before 0.4, none into the
+    plan's own record.
+    """
     finish(at, quarantine_denied=2)
     records = Path(at.config.state) / "warehouse" / "apply" / "_records.json"
     document = json.loads(records.read_text())
@@ -108,7 +110,7 @@ def test_approval_and_plan_of_another_process_are_seen_immediately(at: Platform,
     assert statuses(at) == {"approved"}
 
 
-def test_summaries_are_validated_once_for_all_lists(at: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plan_summaries_are_validated_once_for_all_lists(at: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
     stored_plan(at)
     validated: list[str] = []
     validate = PastRun.summary
@@ -125,7 +127,7 @@ def test_callers_do_not_share_the_counts_of_listed_plans(at: Platform) -> None:
     assert next(list_plans(at.config)).header.totals == expected
 
 
-def test_summary_that_changed_under_the_same_receipt_is_validated_again(at: Platform) -> None:
+def test_plan_summary_is_validated_again_if_only_summary_changed(at: Platform) -> None:
     stored_plan(at)
     (listed,) = list_plans(at.config)
     entry = listed.run.entry

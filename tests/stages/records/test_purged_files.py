@@ -34,11 +34,11 @@ def test_purged_file_is_found_with_date_and_plan(context: RunContext, selection:
 
 
 @pytest.mark.parametrize("selection", [{"key": "b"}, {"key": "c"}, {"key": "other"}, {"plan_id": "p2"}])
-def test_restored_quarantined_and_unknown_files_are_not_purged(context: RunContext, selection: dict[str, str]) -> None:
+def test_restored_quarantined_and_unknown_files_are_not_listed_as_purged(context: RunContext, selection: dict[str, str]) -> None:
     assert find(context, **selection) is None
 
 
-def test_key_with_another_copy_in_quarantine_is_purged_only_for_its_plan(context: RunContext) -> None:
+def test_key_with_another_copy_in_quarantine_is_purged_for_one_plan_only(context: RunContext) -> None:
     publish_log(context, log_row("a", "quarantine", "p3", minutes=2 * DAY))
     publish_log(context, log_row("c", "quarantine", "p3", minutes=2 * DAY), log_row("c", "purge", "p4", minutes=3 * DAY, source="p3"))
     assert [find(context, key=key) for key in "ac"] == [None, None]
@@ -61,7 +61,7 @@ def test_object_with_records_of_two_plans_is_purged_for_both_plans(context: RunC
     assert [(found := find(context, key=key)) and found.amount.files for key in "de"] == [1, None]
 
 
-def test_several_plans_and_days_are_named(context: RunContext) -> None:
+def test_purged_file_lists_several_plans_and_days(context: RunContext) -> None:
     publish_log(context, *(log_row("c", "purge", plan, minutes=9 * DAY, source="p1", outcome="absent") for plan in ("p5",)))
     found = find(context, plan_id="p1")
     assert str(found) == "2 files (20 B) were purged permanently between 2026-11-21 and 2026-11-29 by plans p2, p5, and cannot be restored."
@@ -83,7 +83,7 @@ def test_purges_of_rehearsals_are_marked(context: RunContext) -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 5])
-def test_logs_read_in_shares_give_equal_files(context: RunContext, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+def test_purged_files_do_not_depend_on_log_chunk_size(context: RunContext, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
     keys = [f"{number}/x" for number in range(40)]
     publish_log(context, *(log_row(key, "quarantine", "p6") for key in keys))
     publish_log(context, *(log_row(key, "purge", "p7", source="p6", minutes=9) for key in keys[:25]))

@@ -21,7 +21,7 @@ def record(context: RunContext, uuid: str, at: datetime, *, rehearsal: bool = Fa
     record_verified_tables(context, "sales", [VerifiedTable(table_uuid=uuid, catalog="c", at=at, rehearsal=rehearsal)])
 
 
-def test_newest_record_of_a_table_counts(tmp_path: Path) -> None:
+def test_newest_verification_of_table_applies(tmp_path: Path) -> None:
     context = real_context(tmp_path)
     assert read_verified_tables(context, "sales") == {}
     for days in (400, 3, 1):
@@ -32,7 +32,7 @@ def test_newest_record_of_a_table_counts(tmp_path: Path) -> None:
     assert {uuid: (NOW - item.at).days for uuid, item in found.items()} == {"a": 1, "b": 2}
 
 
-def test_record_of_a_rehearsal_replaces_no_real_one(tmp_path: Path) -> None:
+def test_verification_in_rehearsal_does_not_replace_real_one(tmp_path: Path) -> None:
     context = real_context(tmp_path)
     record(context, "a", NOW - timedelta(days=3))
     record(context, "a", NOW - timedelta(days=1), rehearsal=True)
@@ -41,7 +41,7 @@ def test_record_of_a_rehearsal_replaces_no_real_one(tmp_path: Path) -> None:
     assert read_verified_tables(rehearsal, "sales")["a"].at == NOW - timedelta(days=1)
 
 
-def test_damaged_record_is_replaced(tmp_path: Path) -> None:
+def test_damaged_verification_record_is_replaced(tmp_path: Path) -> None:
     context = real_context(tmp_path)
     context.state.files.replace("sales/verified_tables.json", b"[{")
     assert read_verified_tables(context, "sales") == {}

@@ -1,4 +1,4 @@
-"""The files that dropped tables adopted outside of their claims."""
+"""Files that dropped tables adopted (added from other locations) outside of their claims."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def list_waiting(adopted: AdoptedFiles, tables: Iterable[DroppedTable]) -> set[s
     return set(keys.filter(pa.array(waiting.contains(xxhash64(keys)))).to_pylist())
 
 
-def test_adopted_file_waits_for_each_table_that_waits(tmp_path: Path) -> None:
+def test_adopted_file_is_kept_while_table_that_adopted_it_waits(tmp_path: Path) -> None:
     names = [(lake, uuid) for lake in ("red", "blue") for uuid in ("u1", "u2")]
     tables = [RememberedTable(lake, uuid, None, lake, ("t/",), START, gone_since=START) for lake, uuid in names]
     named = {("red", "u1"): ["a", "b"], ("red", "u2"): ["a"], ("blue", "u1"): ["c"]}
@@ -66,7 +66,7 @@ def test_adopted_file_waits_for_each_table_that_waits(tmp_path: Path) -> None:
     assert NO_ADOPTED_FILES.find_waiting(map(DroppedTable, tables)) is None
 
 
-def test_only_files_of_unread_tables_wait_and_are_written_again(tmp_path: Path) -> None:
+def test_only_adopted_files_of_unread_tables_are_kept_and_recorded_again(tmp_path: Path) -> None:
     adopted = adopt(tmp_path, ("red", "u1", ["a"]), ("red", "u2", ["b"]), ("blue", "u1", ["c"]), ("blue", "u2", ["d"]))
     unread = replace(adopted, selection=TableSelection(frozenset({("red", "u1"), ("blue", "u1"), ("blue", "u2")})))
     assert list_waiting(unread, ()) == set("acd")
@@ -76,7 +76,7 @@ def test_only_files_of_unread_tables_wait_and_are_written_again(tmp_path: Path) 
     assert unread.write(files, later, []) == NO_ADOPTED_FILES.write(files, later, [("red", "u1")]) == ()
 
 
-def test_executors_write_each_adopted_file_once_and_only_report_the_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_executors_write_each_adopted_file_once_and_return_only_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each row on the driver counts towards Spark's limit of 2 GiB, and manifests repeat files."""
     monkeypatch.setattr(adopted_files, "MERGED_ROWS", 5)
     tables = [DroppedTable(RememberedTable("red", f"u{at}", None, "red", (f"t{at}/",), START, gone_since=START)) for at in (0, 1)]
@@ -92,7 +92,7 @@ def test_executors_write_each_adopted_file_once_and_only_report_the_parts(tmp_pa
     assert rows.column("lake").to_pylist() == ["red"] * 3
 
 
-def test_only_files_of_the_tables_in_this_storage_outside_their_claims_or_shared_are_found() -> None:
+def test_adopted_files_are_in_this_storage_and_outside_claims_or_shared() -> None:
     claims = [(f"t{at}/", f"s{at}/") for at in (0, 1)]
     tables = [DroppedTable(RememberedTable("red", f"u{at}", None, "red", claims[at], START, gone_since=START)) for at in (0, 1)]
     find = FindAdopted(DroppedPrefixes(tuple(tables), frozenset({"s0/", "s1/"})), 1, np.array([3, 5, 8]), np.array([0, 1, 0]))
@@ -122,7 +122,7 @@ def test_only_files_of_the_tables_in_this_storage_outside_their_claims_or_shared
     assert found.num_rows == 5
 
 
-def test_adopted_file_waits_if_no_table_is_dropped_any_more(tmp_path: Path) -> None:
+def test_adopted_file_is_kept_if_no_table_is_dropped_now(tmp_path: Path) -> None:
     """A table that was dropped can be listed again and unreadable."""
     rules = ForeignRules(Claims({}), {})
     assert NO_DROPPED_TABLES.find_files(None, rules) is None
@@ -139,10 +139,10 @@ def test_adopted_file_waits_if_no_table_is_dropped_any_more(tmp_path: Path) -> N
     [(None, False), (START - timedelta(microseconds=1), False), (START, True), (START + timedelta(days=1), True)],
 )
 @pytest.mark.parametrize("last_run", [START, None], ids=["recorded", "earlier release"])
-def test_older_file_belongs_to_the_dropped_table_alone_if_the_claim_is_newer(
-    since: datetime | None, is_alone: bool, last_run: datetime | None
-) -> None:
-    """Without a recorded run, the start of the day counts on which the table was seen."""
+def test_older_file_has_one_owner_if_claim_is_newer(since: datetime | None, is_alone: bool, last_run: datetime | None) -> None:
+    """Without a recorded run, the claim is compared with the start of the day on which the table
+    was seen.
+    """
     gone_since = START + timedelta(days=2)
     table = RememberedTable("red", "u1", None, "red", ("t/",), START + timedelta(hours=12), gone_since=gone_since, last_run=last_run)
     rules = ForeignRules(Claims({}), {}, ages=ClaimAges({"t/": {"u2": since}}))

@@ -1,4 +1,4 @@
-"""Files of the collector and of catalogs in a storage are shielded from all claims."""
+"""Files of the collector and of catalogs in a storage are excluded from all claims."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def context(tmp_path: Path) -> RunContext:
     return RunContext.of(config, Clock(datetime(2026, 11, 20, tzinfo=UTC)), date(2026, 11, 20))
 
 
-def test_collector_files_and_catalogs_are_shielded_from_claims(context: RunContext) -> None:
+def test_collector_files_and_catalogs_are_excluded_from_claims(context: RunContext) -> None:
     claims = claims_of(context, "warehouse", [])
     assert claims.owners == {"db/state/": None}
     catalog = {f"db/catalogs/sales.db{suffix}" for suffix in ("", "-journal", "-wal", "-shm")}

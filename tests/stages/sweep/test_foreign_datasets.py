@@ -23,7 +23,7 @@ def test_dataset_is_found_in_any_directory(key: str, root: str) -> None:
     assert find_datasets(pa.array([key])).column("key").to_pylist() == [root]
 
 
-def test_dataset_in_the_root_of_a_claim_hides_no_other() -> None:
+def test_dataset_at_root_of_claim_does_not_hide_nested_datasets() -> None:
     """A dataset that is the whole claim of a lake does not count, so those in it must be found."""
     claims = Claims.of([Claim("w/", Owner("shop", None)), Claim("w/t/", Owner("shop", "1"), table="1")])
     keys = ["w/offsets/0", "w/raw/snapshot/snapshot-1", "w/raw/x.zarr/zarr.json", "w/t/.zgroup", "w/t/a/.zgroup", "w/t/a/b/.zgroup"]

@@ -20,7 +20,7 @@ WRITTEN = datetime(2026, 11, 1, tzinfo=UTC)
 
 
 def find_prefixes(root: Path, documents: list[dict[str, Any]], directories: Sequence[str] = ()) -> list[set[tuple[str, str]]]:
-    """Classify these metadata files in storage `a`, and return the prefixes that each finding names.
+    """Classify these metadata files in storage `a`, and return the prefixes of each finding.
 
     The files are in `directories`, or in one directory each.
     """
@@ -37,7 +37,7 @@ def find_prefixes(root: Path, documents: list[dict[str, Any]], directories: Sequ
     return [{(item["storage"], item["prefix"]) for item in prefixes} for prefixes in found.column("prefixes").to_pylist()]
 
 
-def test_finding_has_the_places_of_its_locations_and_manifest_lists(tmp_path: Path) -> None:
+def test_foreign_metadata_affects_prefixes_of_locations_and_manifest_lists(tmp_path: Path) -> None:
     root = f"file://{tmp_path}"
     listed = {"snapshot-id": 1, "timestamp-ms": 1, "manifest-list": f"{root}/b/m/snap-1.avro"}
     found = find_prefixes(
@@ -57,14 +57,14 @@ def test_finding_has_the_places_of_its_locations_and_manifest_lists(tmp_path: Pa
     ]
 
 
-def test_many_findings_do_not_hide_one_that_names_another_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_foreign_files_do_not_hide_one_that_references_another_prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(foreign_metadata, "MAX_REASONS", 2)
     documents = [*({"location": f"file://{tmp_path}/a/t"} for _ in range(5)), {"location": f"file://{tmp_path}/b/t"}]
     one = {("a", "t/")}
     assert find_prefixes(tmp_path, documents, ["t", "t", "t", "t", "u", "t"]) == [one, one, {*one, ("a", "u/")}, {*one, ("b", "t/")}]
 
 
-def test_many_findings_of_one_lake_do_not_hide_those_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_foreign_files_in_one_lake_do_not_hide_another_lake(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(foreign_metadata, "MAX_REASONS", 2)
     rows = [(f"x/t/_delta_log/0000000000000000000{number}.json", "x") for number in range(5)] + [
         ("y/t/_delta_log/00000000000000000000.json", "y")

@@ -51,11 +51,11 @@ def minute(number: int) -> int:
     return MILLISECONDS + number * 60_000
 
 
-def test_table_on_no_branch_is_as_new_as_its_newest_put() -> None:
+def test_table_on_no_branch_has_time_of_its_newest_commit() -> None:
     assert known_tables([]) == {"A": KnownTable(minute(4), False), "B": KnownTable(minute(1), False), "D": KnownTable(0, False)}
 
 
-def test_table_on_a_branch_is_as_new_as_its_newest_put() -> None:
+def test_table_on_branch_has_time_of_its_newest_commit() -> None:
     """Commits of other tables do not show that it is still written there."""
     assert known_tables(["a2"]) == {"A": KnownTable(minute(4), True), "B": KnownTable(minute(1), False), "D": KnownTable(0, False)}
 
@@ -71,7 +71,7 @@ def test_table_on_a_branch_is_as_new_as_its_newest_put() -> None:
         (KnownTable(minute(10), True), True, False),
     ],
 )
-def test_metadata_newer_than_its_table_is_foreign(tmp_path: Path, known: KnownTable, is_old: bool, foreign: bool) -> None:
+def test_metadata_newer_than_known_table_is_foreign(tmp_path: Path, known: KnownTable, is_old: bool, foreign: bool) -> None:
     (tmp_path / "1.metadata.json").write_text(
         json.dumps({"table-uuid": "A", "snapshots": [{"snapshot-id": 1, "timestamp-ms": minute(10)}]})
     )
@@ -80,7 +80,7 @@ def test_metadata_newer_than_its_table_is_foreign(tmp_path: Path, known: KnownTa
     assert [batch.num_rows for batch in classifier(iter([rows]))] == [int(foreign)]
 
 
-def test_metadata_of_a_known_table_with_a_damaged_log_keeps_the_files_around_it(tmp_path: Path) -> None:
+def test_files_next_to_metadata_with_damaged_log_are_kept(tmp_path: Path) -> None:
     (tmp_path / "1.metadata.json").write_text(json.dumps({"table-uuid": "A", "metadata-log": [{"metadata-file": "0.metadata.json"}]}))
     known = {"A": KnownTable(minute(9))}
     classifier = MetadataClassifier("w", KeyResolver([("w", f"file://{tmp_path}/")]), LocalObjects(), known, metadata_patterns())
@@ -91,8 +91,10 @@ def test_metadata_of_a_known_table_with_a_damaged_log_keeps_the_files_around_it(
 
 
 @pytest.mark.parametrize("location", ["ns/t", "file:///lake/../t", "file://nas/t", "file:///{loop}/t"])
-def test_empty_table_whose_location_cannot_be_resolved_is_foreign(tmp_path: Path, location: str) -> None:
-    """For example one that pyiceberg created with a relative `warehouse`, in the directory of a known table."""
+def test_unknown_empty_table_with_unresolvable_location_is_foreign(tmp_path: Path, location: str) -> None:
+    """For example, pyiceberg created the table with a relative `warehouse`, in the directory of a
+    known table.
+    """
     (tmp_path / "loop").symlink_to("loop")
     document = {"table-uuid": "B", "format-version": 2, "location": location.format(loop=tmp_path / "loop"), "snapshots": []}
     (tmp_path / "w/t/metadata").mkdir(parents=True)
@@ -107,7 +109,7 @@ def test_empty_table_whose_location_cannot_be_resolved_is_foreign(tmp_path: Path
 
 
 @pytest.mark.parametrize("has_setting", [True, False])
-def test_failed_creation_names_the_setting_only_if_the_lake_has_it(tmp_path: Path, has_setting: bool) -> None:
+def test_failed_table_creation_suggests_setting_only_if_lake_has_it(tmp_path: Path, has_setting: bool) -> None:
     document = {"table-uuid": "B", "format-version": 2, "location": f"file://{tmp_path}/t", "snapshots": []}
     (tmp_path / "t/metadata").mkdir(parents=True)
     (tmp_path / "t/metadata/0.metadata.json").write_text(json.dumps(document))
@@ -140,7 +142,7 @@ def test_failed_creation_names_the_setting_only_if_the_lake_has_it(tmp_path: Pat
         ("A", "db/t/metadata/x/", 10, 10, "is in no configured catalog"),
     ],
 )
-def test_accepted_dead_table_is_foreign_only_after_a_later_write(
+def test_accepted_dead_table_counts_as_foreign_only_after_later_write(
     tmp_path: Path, uuid: str, prefix: str, newest: int, modified: int, message: str | None
 ) -> None:
     metadata = tmp_path / "db/t/metadata/1.metadata.json"

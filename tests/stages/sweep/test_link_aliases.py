@@ -57,7 +57,7 @@ class TwoStorages(Lakehouse):
 
 @dataclass
 class AliasedTables:
-    """A table of the warehouse, and one that names files of the warehouse by other addresses."""
+    """A table of the warehouse, and one that references files of the warehouse by other addresses."""
 
     house: TwoStorages
     borrower: TableBuilder
@@ -89,7 +89,7 @@ def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ali
     return AliasedTables(house, borrower, garbage)
 
 
-def test_apply_refuses_file_that_a_new_commit_names_through_a_link(tables: AliasedTables) -> None:
+def test_apply_keeps_file_that_new_commit_references_through_link(tables: AliasedTables) -> None:
     link = tables.house.root / "outside" / "since.parquet"
     pq.write_table(pa.table({"id": pa.array([1], pa.int64()), "part": pa.array(["a"])}), tables.garbage)
     os.utime(tables.garbage, (days_ago(20).timestamp(),) * 2)

@@ -60,8 +60,8 @@ def test_apply_keeps_a_file_that_became_live_through_a_new_link(house: LinkedTab
 
 
 @pytest.mark.parametrize("link", ["warehouse/recovered", "outside"])
-def test_quarantined_file_that_a_live_link_leads_to_is_restored(house: LinkedTable, link: str) -> None:
-    """As after a commit between the mark of an apply and the move."""
+def test_quarantined_target_of_live_link_is_restored(house: LinkedTable, link: str) -> None:
+    """The state is as after a commit between the verification mark of an apply and the move."""
     header = house.plan()
     content = house.leftover.read_bytes()
     house.approve_and_apply(header)

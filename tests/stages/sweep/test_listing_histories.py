@@ -1,6 +1,7 @@
 """A plan without a listing against a plan with one, at the same time, on random tables.
 
-It is always a subset, and equal for the files that a snapshot named which the collector has seen.
+The plan without a listing is a subset, and contains all files that a snapshot seen by a run
+referenced.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def named_by_snapshots(root: Path) -> Iterator[str]:
 
 
 def named_statistics(root: Path) -> Iterator[str]:
-    """Yield the statistics files of the snapshots in the catalog. No container names them."""
+    """Yield the statistics files of the snapshots in the catalog. No container references them."""
     for table in tables_of(root):
         snapshots = {snapshot["snapshot-id"] for snapshot in table.get("snapshots", [])}
         for statistics in (*table.get("statistics", []), *table.get("partition-statistics", [])):
@@ -64,7 +65,7 @@ def read_plan(house: Lakehouse) -> dict[tuple[str, str], tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("applies", select_cases([False], [True]))
-def test_plan_without_listing_is_the_named_part_of_a_full_plan(spark: SparkSession, tmp_path: Path, applies: bool) -> None:
+def test_plan_without_listing_contains_formerly_referenced_garbage(spark: SparkSession, tmp_path: Path, applies: bool) -> None:
     histories = draw_examples(TABLE_HISTORIES, DRAWN)[::EVERY]
     later = draw_examples(TABLE_STEPS, DRAWN)
     house = Lakehouse(spark, tmp_path, now=NOW, settings=dict(PURGES_NOTHING))

@@ -1,4 +1,4 @@
-"""Runs between listings: their plans rest on the listing of an earlier run."""
+"""Runs without a listing plan with the listing of an earlier run."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def inventory(house: Lakehouse) -> StorageInventorySummary:
     return house.find_table("storage_inventory").summary(StorageInventorySummary)
 
 
-def test_plan_without_listing_contains_what_metadata_named(scene: Scene) -> None:
+def test_plan_without_listing_contains_only_once_referenced_files(scene: Scene) -> None:
     scene.forget_history()
     header = scene.after(4)
     named = scene.read_plan()
@@ -100,7 +100,7 @@ def test_files_written_after_the_listing_are_live(scene: Scene, monkeypatch: pyt
     assert not scene.read_plan() & scene.house.live()
 
 
-def test_lost_file_that_is_newer_than_the_listing_is_found(scene: Scene) -> None:
+def test_missing_live_file_newer_than_listing_is_detected(scene: Scene) -> None:
     scene.house.now += timedelta(days=2)
     before = scene.lake.files()
     scene.table.append(scene.house.now)
@@ -111,7 +111,7 @@ def test_lost_file_that_is_newer_than_the_listing_is_found(scene: Scene) -> None
     assert scene.house.summary("orphan_files")["live_unlisted"] == [scene.house.key(data)]
 
 
-def test_object_that_was_removed_or_replaced_since_is_not_planned(scene: Scene) -> None:
+def test_object_removed_or_replaced_since_listing_is_not_planned(scene: Scene) -> None:
     scene.forget_history()
     scene.after(4)
     gone, replaced, *_ = data = sorted(key for key in scene.read_plan() if key.endswith(".parquet"))
@@ -150,7 +150,7 @@ def test_copy_that_is_needed_again_is_restored_without_a_listing(scene: Scene) -
     assert set(lost) & scene.read_plan()
 
 
-def test_statistics_and_metadata_that_are_newer_than_the_listing_are_not_missing(scene: Scene) -> None:
+def test_statistics_and_metadata_newer_than_listing_do_not_count_as_missing(scene: Scene) -> None:
     scene.house.now += timedelta(days=2)
     scene.table.append(scene.house.now)
     scene.table.statistics(scene.house.now, str(scene.table.table.metadata.current_snapshot_id))
@@ -179,7 +179,7 @@ def shelf(spark: SparkSession, tmp_path: Path) -> Shelf:
     return Shelf(spark, tmp_path)
 
 
-def test_storage_without_a_usable_listing_is_listed(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_storage_is_listed_if_no_earlier_listing_is_usable(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
     assert shelf.list_after(0).listed_because == "there is no earlier listing"
     assert shelf.list_after(7).listed_because == "the listing of 2026-11-20 is at least 7d old"
     assert shelf.list_after(1).earlier is not None
@@ -192,7 +192,7 @@ def test_storage_without_a_usable_listing_is_listed(shelf: Shelf, monkeypatch: p
     assert shelf.list_after(1).listed_because == "the listing of 2026-11-29 is at least 1d old"
 
 
-def test_listing_of_another_clock_is_not_used(shelf: Shelf) -> None:
+def test_listing_made_with_another_clock_is_not_used(shelf: Shelf) -> None:
     shelf.list_after(0)
     config, real = shelf.house.config, Clock(not_before=shelf.house.now + timedelta(days=1))
     context = RunContext.of(config, real, shelf.house.now.date() + timedelta(days=1))
@@ -200,7 +200,7 @@ def test_listing_of_another_clock_is_not_used(shelf: Shelf) -> None:
     assert find_earlier_listing(shelf.house.run_context(), STORAGE)[1] is None
 
 
-def test_listing_of_a_clock_that_was_days_ahead_is_not_used_when_its_date_arrives(shelf: Shelf) -> None:
+def test_listing_made_with_clock_days_ahead_is_not_used_on_its_date(shelf: Shelf) -> None:
     shelf.list_after(0)
     assert shelf.list_after(10).listed_because is not None
     assert shelf.list_after(-9).earlier is not None
@@ -220,7 +220,7 @@ def test_removed_listing_is_made_again(shelf: Shelf) -> None:
     assert shelf.list_after(1).listed_because == "the last listing is missing in the state, or damaged"
 
 
-def test_prune_keeps_the_listing_that_a_later_run_of_its_date_uses(shelf: Shelf) -> None:
+def test_prune_keeps_listing_that_later_run_of_date_uses(shelf: Shelf) -> None:
     house = shelf.house
     shelf.list_after(0)
     earlier = shelf.list_after(0).earlier

@@ -52,7 +52,7 @@ def keys_in_filter(context: RunContext, table: PublishedTable, keys: list[str]) 
 
 
 @pytest.mark.parametrize("slice_keys", [10_000, 300])
-def test_executors_and_process_build_the_same_filter(
+def test_executors_and_process_build_equal_live_filters(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slice_keys: int
 ) -> None:
     monkeypatch.setattr(stage, "SLICE_KEYS", slice_keys)
@@ -74,7 +74,7 @@ def test_executors_and_process_build_the_same_filter(
 
 
 @pytest.mark.parametrize("seed", range(example_count(2, 4)))
-def test_filter_contains_exactly_the_live_keys_of_each_run(
+def test_live_filter_contains_exactly_live_keys_of_each_run(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """Keys that left the live set must leave the filter, because keys in the filter are never
@@ -98,7 +98,7 @@ def test_filter_contains_exactly_the_live_keys_of_each_run(
 
 @pytest.mark.parametrize("in_process", [True, False])
 @pytest.mark.parametrize("damage", ["gone", "torn"])
-def test_missing_or_damaged_part_stops_the_filter(
+def test_missing_or_damaged_part_of_live_keys_stops_sweep(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_process: bool, damage: str
 ) -> None:
     context = context_of(tmp_path)
@@ -118,7 +118,7 @@ def test_missing_or_damaged_part_stops_the_filter(
 
 
 @pytest.mark.parametrize("in_process", [True, False])
-def test_candidate_matches_live_key_despite_spelling_in_its_storage_only(
+def test_candidate_matches_live_key_in_any_spelling_but_only_in_its_storage(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_process: bool
 ) -> None:
     if not in_process:
@@ -134,7 +134,7 @@ def test_candidate_matches_live_key_despite_spelling_in_its_storage_only(
         assert CandidateMatches.find(keys, context.state.files, paths).may_be_live == is_hit
 
 
-def test_wrong_bit_of_a_hash_stops_the_filter(spark: SparkSession, tmp_path: Path) -> None:
+def test_wrong_bit_in_stored_hash_stops_sweep(spark: SparkSession, tmp_path: Path) -> None:
     """The number of hashes is still right, and the exact comparison uses the same hashes."""
     context = context_of(tmp_path)
     publish_live_set(context, "sales", {STORAGE: [f"a/{number}" for number in range(1000)]})

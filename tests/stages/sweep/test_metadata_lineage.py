@@ -45,31 +45,31 @@ def numbers(chain: Chain) -> set[int]:
     return {int(address.rpartition("/")[2].partition(".")[0]) for _, address in chain.files}
 
 
-def test_chain_continues_in_the_log_of_its_oldest_file() -> None:
+def test_metadata_chain_continues_in_log_of_oldest_file() -> None:
     chain = chain_of({9: entry(9, 7, 8), 7: entry(7, 5, 6), 5: entry(5)}, 9)
     assert numbers(chain) == {5, 6, 7, 8, 9}
     assert chain.has_all_since(5)
 
 
-def test_chain_is_known_since_the_oldest_file_that_a_log_names() -> None:
+def test_metadata_chain_is_complete_after_oldest_logged_file() -> None:
     chain = chain_of({9: entry(9, 7, 8)}, 9)
     assert numbers(chain) == {7, 8, 9}
     assert not chain.has_all_since(7)
     assert chain.has_all_since(8)
 
 
-def test_chain_with_a_file_of_a_writer_without_logs_is_unknown_before_it() -> None:
+def test_metadata_chain_is_unknown_before_file_without_log() -> None:
     snapshots = (ListedSnapshot("1", None, 1), ListedSnapshot("2", "1", 2))
     chain = chain_of({9: entry(9, 8), 8: Lineage(("file:///t",), (), 8, snapshots)}, 9)
     assert not chain.has_all_since(8)
     assert chain.has_all_since(9)
 
 
-def test_chain_without_a_readable_file_is_unknown() -> None:
+def test_metadata_chain_without_readable_file_is_unknown() -> None:
     assert not chain_of({}, 9).has_all_since(100)
 
 
-def test_chain_with_a_file_whose_log_is_damaged_is_unknown_before_it() -> None:
+def test_metadata_chain_is_unknown_before_file_with_damaged_log() -> None:
     damaged = parse_identity("7", json.dumps({"table-uuid": "a", "metadata-log": [{"metadata-file": "6"}]}).encode()).lineage
     assert not chain_of({9: damaged}, 9).has_all_since(100)
     chain = chain_of({9: entry(9, 7, 8), 7: damaged}, 9)
@@ -77,13 +77,13 @@ def test_chain_with_a_file_whose_log_is_damaged_is_unknown_before_it() -> None:
     assert chain.has_all_since(8)
 
 
-def test_chains_of_several_catalogs_are_joined() -> None:
+def test_metadata_chains_of_several_catalogs_are_joined() -> None:
     chain = chain_of({9: entry(9, 2, 3), 8: entry(8, 3, 4), 2: entry(2, 1), 3: entry(3, 1, 2), 1: entry(1)}, 9, 8)
     assert numbers(chain) == {1, 2, 3, 4, 8, 9}
 
 
-def test_few_files_are_read_of_a_server_that_names_all_files_of_a_stream() -> None:
-    """Of 20,000 files that commits put, the last 500 exist. The log of each names 100."""
+def test_few_metadata_files_are_read_for_stream_of_many_commits() -> None:
+    """Of 20,000 files that commits put, the last 500 exist. The log of each lists 100."""
     existing, reads = range(19_500, 20_000), list[str]()
     files = {file(number): entry(number, *range(number - 100, number)) for number in existing}
 
@@ -97,7 +97,7 @@ def test_few_files_are_read_of_a_server_that_names_all_files_of_a_stream() -> No
     assert chain.has_all_since(19_500)
 
 
-def test_chain_with_a_file_that_cannot_be_read_now_is_in_doubt() -> None:
+def test_metadata_chain_with_unreadable_file_has_error() -> None:
     def read(address: str) -> Lineage:
         raise PermissionError(f"{address}: access denied")
 
@@ -105,9 +105,7 @@ def test_chain_with_a_file_that_cannot_be_read_now_is_in_doubt() -> None:
 
 
 @pytest.mark.parametrize("storages, error", [((), None), ((("w", "file:///t/"),), f"{file(7)}: access denied")])
-def test_chain_ends_at_an_older_file_outside_all_storages_that_cannot_be_read(
-    storages: Sequence[tuple[str, str]], error: str | None
-) -> None:
+def test_metadata_chain_ends_at_unreadable_file_outside_all_storages(storages: Sequence[tuple[str, str]], error: str | None) -> None:
     """The table was once in a bucket that the collector may not read."""
 
     def read(address: str) -> Lineage:
@@ -144,8 +142,10 @@ def commits(*at_ms: int) -> tuple[ListedSnapshot, ...]:
     return tuple(ListedSnapshot(str(at), str(before) if before else None, at) for before, at in zip((0, *at_ms), at_ms, strict=False))
 
 
-def test_suspect_older_than_the_chain_is_outside_if_its_snapshots_are_not_those_of_the_table() -> None:
-    """The log of production names the last files only, but its metadata lists all snapshots since 2."""
+def test_older_file_is_foreign_if_table_lacks_its_snapshots() -> None:
+    """The log of the production table lists only the last files, but its metadata lists all
+    snapshots since 2.
+    """
     chain = chain_of({9: replace(entry(9, 7, 8), snapshots=commits(2, 4, 6, 7, 8, 9), head="9")}, 9)
     assert suspect(5).is_outside(chain, ())
     assert not suspect(5, head="b", parent="4").is_outside(chain, ())
@@ -153,13 +153,13 @@ def test_suspect_older_than_the_chain_is_outside_if_its_snapshots_are_not_those_
     assert not suspect(1).is_outside(chain, ())
 
 
-def test_failed_commit_of_several_snapshots_that_is_older_than_the_chain_is_not_outside() -> None:
+def test_older_failed_commit_with_several_snapshots_is_not_foreign() -> None:
     """An overwrite of pyiceberg adds two snapshots, both later than the file that it follows."""
     chain = chain_of({9: replace(entry(9, 7, 8), snapshots=commits(2, 4, 6, 7, 8, 9), head="9")}, 9)
     assert not suspect(4, parent_ms=5).is_outside(chain, ())
 
 
-def test_suspect_of_a_table_whose_history_cannot_be_read_is_outside_unless_it_follows_a_known_file() -> None:
+def test_file_of_unreadable_history_is_foreign_unless_it_follows_known_file() -> None:
     def read(address: str) -> Lineage:
         raise PermissionError(f"{address}: access denied")
 
@@ -169,7 +169,7 @@ def test_suspect_of_a_table_whose_history_cannot_be_read_is_outside_unless_it_fo
 
 
 @pytest.mark.spark
-def test_history_that_cannot_be_read_refuses_the_plan(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_metadata_history_refuses_plan(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tables = Tables(spark, tmp_path)
     tables.commit(tables.register(), 40, 35)
     tables.commit(tables.table, 30)
@@ -215,7 +215,7 @@ class Tables:
 
 
 @pytest.mark.spark
-def test_table_that_a_second_catalog_wrote_earlier_refuses_the_plan(spark: SparkSession, tmp_path: Path) -> None:
+def test_table_written_earlier_through_second_catalog_refuses_plan(spark: SparkSession, tmp_path: Path) -> None:
     tables = Tables(spark, tmp_path)
     second = tables.register()
     tables.commit(second, 40, 35)
@@ -227,7 +227,7 @@ def test_table_that_a_second_catalog_wrote_earlier_refuses_the_plan(spark: Spark
 
 
 @pytest.mark.spark
-def test_second_catalog_whose_metadata_is_all_young_refuses_the_plan(spark: SparkSession, tmp_path: Path) -> None:
+def test_second_catalog_with_only_young_metadata_refuses_plan(spark: SparkSession, tmp_path: Path) -> None:
     """A stream with `delete-after-commit` has no other metadata, but data that is older."""
     settings = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "1"}
     tables = Tables(spark, tmp_path, **settings)
@@ -240,9 +240,7 @@ def test_second_catalog_whose_metadata_is_all_young_refuses_the_plan(spark: Spar
 
 @pytest.mark.spark
 @pytest.mark.parametrize("last", [(0.02, 0.01), (0.035, 0.03, 0.02, 0.01)], ids=["log", "snapshots"])
-def test_second_catalog_whose_metadata_is_younger_than_the_freeze_refuses_the_plan(
-    spark: SparkSession, tmp_path: Path, last: tuple[float, ...]
-) -> None:
+def test_second_catalog_with_metadata_after_freeze_refuses_plan(spark: SparkSession, tmp_path: Path, last: tuple[float, ...]) -> None:
     """A stream with many commits an hour keeps no older metadata, but its log or its snapshots are older."""
     settings = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "1"}
     tables = Tables(spark, tmp_path, **settings)
@@ -256,7 +254,7 @@ def test_second_catalog_whose_metadata_is_younger_than_the_freeze_refuses_the_pl
 
 @pytest.mark.spark
 @pytest.mark.parametrize("deletes", ["true", "false"])
-def test_commits_after_the_freeze_pass(spark: SparkSession, tmp_path: Path, deletes: str) -> None:
+def test_commits_after_freeze_do_not_refuse_plan(spark: SparkSession, tmp_path: Path, deletes: str) -> None:
     """For the run, they look like those of a second catalog that the last known file precedes."""
     settings = {"write.metadata.delete-after-commit.enabled": deletes, "write.metadata.previous-versions-max": "4"}
     tables = Tables(spark, tmp_path, **settings)
@@ -266,7 +264,7 @@ def test_commits_after_the_freeze_pass(spark: SparkSession, tmp_path: Path, dele
 
 
 @pytest.mark.spark
-def test_accepted_table_of_a_second_catalog_is_collected_until_it_is_written_again(spark: SparkSession, tmp_path: Path) -> None:
+def test_accepted_table_of_second_catalog_is_collected_until_written_to(spark: SparkSession, tmp_path: Path) -> None:
     tables = Tables(spark, tmp_path)
     house, second = tables.house, tables.register()
     tables.commit(second, 40, 35)
@@ -280,7 +278,7 @@ def test_accepted_table_of_a_second_catalog_is_collected_until_it_is_written_aga
 
 
 @pytest.mark.spark
-def test_copy_of_a_table_in_a_directory_of_its_location_refuses_the_plan(spark: SparkSession, tmp_path: Path) -> None:
+def test_copy_of_table_inside_its_location_refuses_plan(spark: SparkSession, tmp_path: Path) -> None:
     """Spark's rewrite_table_path makes a copy with the same uuid and other addresses."""
     tables = Tables(spark, tmp_path)
     place = tables.house.warehouse / "db/t/backup"
@@ -296,8 +294,10 @@ def test_copy_of_a_table_in_a_directory_of_its_location_refuses_the_plan(spark: 
 
 @pytest.mark.spark
 @pytest.mark.parametrize("names", ["all", "location"])
-def test_metadata_that_is_staged_for_a_copy_outside_all_storages_passes(spark: SparkSession, tmp_path: Path, names: str) -> None:
-    """Spark's rewrite_table_path stages metadata of the same table that names the place of the copy only."""
+def test_metadata_staged_for_outside_copy_does_not_refuse_plan(spark: SparkSession, tmp_path: Path, names: str) -> None:
+    """Spark's rewrite_table_path stages metadata of the same table that references only the
+    location of the copy.
+    """
     tables = Tables(spark, tmp_path)
     tables.commit(tables.register(), 40, 35)
     staging = tables.house.warehouse / "db/t/metadata/copy-table-staging-1"
@@ -320,7 +320,7 @@ def test_metadata_that_is_staged_for_a_copy_outside_all_storages_passes(spark: S
 
 @pytest.mark.spark
 @pytest.mark.parametrize("deletes", ["true", "false"])
-def test_long_history_of_one_catalog_passes(spark: SparkSession, tmp_path: Path, deletes: str) -> None:
+def test_long_history_of_one_catalog_does_not_refuse_plan(spark: SparkSession, tmp_path: Path, deletes: str) -> None:
     settings = {"write.metadata.delete-after-commit.enabled": deletes, "write.metadata.previous-versions-max": "2"}
     tables = Tables(spark, tmp_path, **settings)
     tables.commit(tables.table, 40, 39, 38, 37, 36, 35)
@@ -331,7 +331,7 @@ def test_long_history_of_one_catalog_passes(spark: SparkSession, tmp_path: Path,
 
 
 @pytest.mark.spark
-def test_old_metadata_of_one_catalog_passes_after_older_metadata_was_deleted(spark: SparkSession, tmp_path: Path) -> None:
+def test_old_metadata_passes_after_older_metadata_was_deleted(spark: SparkSession, tmp_path: Path) -> None:
     tables = Tables(spark, tmp_path, **{"write.metadata.previous-versions-max": "2"})
     tables.commit(tables.table, 40, 39, 38, 37)
     assert not tables.message()
@@ -342,7 +342,7 @@ def test_old_metadata_of_one_catalog_passes_after_older_metadata_was_deleted(spa
 
 
 @pytest.mark.spark
-def test_failed_commit_passes(spark: SparkSession, tmp_path: Path) -> None:
+def test_failed_commit_does_not_refuse_plan(spark: SparkSession, tmp_path: Path) -> None:
     """One commit on a file of the configured catalog may be that of a writer that crashed."""
     tables = Tables(spark, tmp_path)
     tables.commit(tables.register(), 40)
@@ -351,7 +351,7 @@ def test_failed_commit_passes(spark: SparkSession, tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-def test_table_that_was_registered_again_with_older_metadata_passes_if_a_run_saw_the_newer(spark: SparkSession, tmp_path: Path) -> None:
+def test_older_reregistered_metadata_passes_if_run_saw_newer_file(spark: SparkSession, tmp_path: Path) -> None:
     tables = Tables(spark, tmp_path)
     older = tables.table.metadata_location
     tables.commit(tables.table, 40, 39, 38)
@@ -365,7 +365,7 @@ def test_table_that_was_registered_again_with_older_metadata_passes_if_a_run_saw
 
 
 @pytest.mark.spark
-def test_files_that_a_run_saw_in_a_former_catalog_refuse_the_plan(spark: SparkSession, tmp_path: Path) -> None:
+def test_metadata_files_of_former_catalog_refuse_plan(spark: SparkSession, tmp_path: Path) -> None:
     """The lake reads the new catalog, while programs still read the former one."""
     tables = Tables(spark, tmp_path)
     other, former = LakeBuilder(tables.house.root, catalog_name="second", catalog_file="second.db"), tables.table

@@ -1,4 +1,4 @@
-"""Missing live files are counted by their hashes like by a join of their names."""
+"""The count of missing live files by key hashes equals a join of the keys."""
 
 from __future__ import annotations
 
@@ -108,19 +108,19 @@ def publish_lakes(spark: SparkSession, root: Path, *live: Sequence[str]) -> Live
     return LiveKeys.of(spark, context, STORAGE, tables)
 
 
-def test_file_that_two_lakes_need_is_counted_once_with_both(spark: SparkSession, tmp_path: Path) -> None:
+def test_missing_file_of_two_lakes_is_counted_once_for_both(spark: SparkSession, tmp_path: Path) -> None:
     keys = publish_lakes(spark, tmp_path, ["both", "first", "listed"], ["both", "second"])
     missing = count_in(keys, ["both", "first", "listed", "second"], ["listed"])
     assert missing == MissingLiveFiles(3, ("both", "first", "second"), frozenset({Owner("a", None), Owner("b", None)}))
 
 
-def test_file_that_a_rule_purged_is_missing_only_for_other_lakes(spark: SparkSession, tmp_path: Path) -> None:
+def test_file_purged_by_lifecycle_rule_is_missing_only_for_other_lakes(spark: SparkSession, tmp_path: Path) -> None:
     keys = publish_lakes(spark, tmp_path, ["both", "first"], ["both"])
     missing = count_in(keys, ["both", "first"], [], purged={("both", "a"), ("first", "a")})
     assert missing == MissingLiveFiles(1, ("both",), frozenset({Owner("b", None)}))
 
 
-def test_plan_is_the_same_if_missing_files_are_counted_by_hash(
+def test_plan_does_not_change_if_missing_files_are_counted_by_hash(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake, house = LakeBuilder(tmp_path), Lakehouse(spark, tmp_path)

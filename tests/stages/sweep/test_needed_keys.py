@@ -22,10 +22,12 @@ KEYS = pa.table({"key": ["a", "b", "b", "unknown"]})
 
 @pytest.mark.parametrize("limit", [0, 1, 100])
 @pytest.mark.parametrize("rank, is_live", [(REACHED, True), (HELD, False), (DEAD, None)])
-def test_live_and_held_keys_are_found(
+def test_keys_of_live_and_not_yet_expired_files_are_found(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int, rank: int, is_live: bool | None
 ) -> None:
-    """More keys than the limit are joined with all live files, which are more than the given ones."""
+    """If there are more keys than the limit, all live files are joined, which are more than the
+    given ones.
+    """
     monkeypatch.setattr(needed_keys, "MAX_KEYS", limit)
     context = run_context_at(tmp_path, other=f"file://{tmp_path}/other/")
     live = publish_live_set(context, LAKE, {STORAGE: ["a", "b", "c"], "other": ["unknown"]}, rank)
@@ -35,7 +37,7 @@ def test_live_and_held_keys_are_found(
         assert {row for row in found if row[0] in KEYS["key"].to_pylist()} == expected
 
 
-def test_no_keys_need_no_live_set(spark: SparkSession, tmp_path: Path) -> None:
+def test_empty_key_list_needs_no_live_set(spark: SparkSession, tmp_path: Path) -> None:
     context = run_context_at(tmp_path)
     live = publish_live_set(context, LAKE, {STORAGE: ["a"]})
     (tmp_path / "state" / live.paths("_states")[0]).unlink()

@@ -1,4 +1,4 @@
-"""Files that were older than the claim on their location stay foreign when their times change."""
+"""Files that were older than the claim on their location stay protected when their times change."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ class Scene:
 
 
 @pytest.mark.parametrize("settings", [{}, {"listing": {"every": "3d"}}], ids=["every_run_lists", "runs_between_listings"])
-def test_file_of_others_stays_foreign_after_the_storage_was_copied(spark: SparkSession, tmp_path: Path, settings: dict[str, Any]) -> None:
-    """The runs of the grace period do not examine the file, because it is too young."""
+def test_older_unknown_file_is_kept_after_storage_was_copied(spark: SparkSession, tmp_path: Path, settings: dict[str, Any]) -> None:
+    """The runs in the grace period do not examine the file, because it is too young."""
     scene = Scene.of(spark, tmp_path, **settings)
     scene.run(1)
     leftovers = {scene.house.key(path) for path in scene.table.leftovers(NOW + timedelta(days=1.5))}
@@ -81,7 +81,7 @@ def test_file_of_others_stays_foreign_after_the_storage_was_copied(spark: SparkS
     assert scene.house.summary("orphan_files")["foreign_by_rule"]["new_claim"]["files"] == len(scene.theirs)
 
 
-def test_accepted_prefix_ends_the_memory(spark: SparkSession, tmp_path: Path) -> None:
+def test_older_unknown_files_are_collected_after_prefix_is_accepted(spark: SparkSession, tmp_path: Path) -> None:
     scene = Scene.of(spark, tmp_path)
     scene.run(1)
     scene.copy_storage(day=1.5)

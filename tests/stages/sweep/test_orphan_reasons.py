@@ -55,7 +55,7 @@ def find(
 
 
 @pytest.mark.parametrize("is_remote", [False, True])
-def test_reasons_equal_those_of_a_comparison_of_keys(
+def test_orphan_reasons_match_comparison_of_keys(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_remote: bool
 ) -> None:
     for seed in range(2):
@@ -86,8 +86,8 @@ def test_reasons_equal_those_of_a_comparison_of_keys(
 
 
 @pytest.mark.parametrize("is_remote", [False, True])
-def test_foreign_file_is_not_planned_because_a_named_key_has_its_hash(spark: SparkSession, tmp_path: Path, is_remote: bool) -> None:
-    """A file that a commit named is not foreign. Equal hashes do not suffice for that."""
+def test_foreign_file_with_hash_of_referenced_key_is_not_planned(spark: SparkSession, tmp_path: Path, is_remote: bool) -> None:
+    """A file that a commit referenced is not foreign. An equal hash is not sufficient for that."""
     context = context_of(tmp_path)
     segment = publish_live_set(context, "sales", {STORAGE: ["t/named", "t/other"]}, RELEASED)
     publish_live_set(context, "weather", {})

@@ -37,7 +37,7 @@ class ProtectedFiles:
 
 
 def add_data_file(table: TableBuilder, folder: Path, name: str, spelling: Callable[[Path], str]) -> Path:
-    """Add a data file that the manifest names by `spelling`."""
+    """Add a data file that the manifest references with `spelling`."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / name
     pq.write_table(pa.table({"id": pa.array([1], pa.int64()), "part": pa.array(["a"])}), path)
@@ -127,7 +127,7 @@ def protected_files(spark: SparkSession, tmp_path_factory: pytest.TempPathFactor
     registered.append(days_ago(10))
     protected |= dict.fromkeys(old_files, "registered in two catalogs")
 
-    # `protect` names garbage of a table.
+    # `protect` matches garbage of a table.
     landed = home / "data" / "landing" / "day=1" / "a.csv"
     landed.parent.mkdir(parents=True)
     landed.write_bytes(b"csv")
@@ -163,11 +163,11 @@ def protected_files(spark: SparkSession, tmp_path_factory: pytest.TempPathFactor
     return ProtectedFiles(house, header, protected, {house.key(path) for path in garbage}, house.leftovers(), house.live())
 
 
-def test_all_gates_pass(protected_files: ProtectedFiles) -> None:
+def test_plan_with_protected_files_passes_all_gates(protected_files: ProtectedFiles) -> None:
     assert protected_files.header.failed_gates == []
 
 
-def test_plan_contains_exactly_the_leftovers(protected_files: ProtectedFiles) -> None:
+def test_plan_contains_exactly_unprotected_garbage(protected_files: ProtectedFiles) -> None:
     assert protected_files.planned == protected_files.garbage
 
 
@@ -178,23 +178,23 @@ def test_file_of_another_table_or_lake_is_live(protected_files: ProtectedFiles, 
     assert keys <= protected_files.live
 
 
-def test_protected_file_is_no_orphan(protected_files: ProtectedFiles) -> None:
+def test_protected_file_is_not_orphan(protected_files: ProtectedFiles) -> None:
     orphans = protected_files.house.keys("orphan_files")
     assert {key: reason for key, reason in protected_files.protected.items() if key in orphans} == {}
 
 
-def test_note_names_location_of_a_whole_storage(protected_files: ProtectedFiles) -> None:
+def test_note_reports_table_location_that_is_whole_storage(protected_files: ProtectedFiles) -> None:
     notes = protected_files.house.summary("orphan_files")["notes"]
     assert next(note for note in notes if "is a whole storage, or contains a prefix" in note).startswith("lake sales: file:///")
 
 
-def test_spellings_of_a_live_file_are_one_key(protected_files: ProtectedFiles) -> None:
+def test_all_spellings_of_live_file_are_one_key(protected_files: ProtectedFiles) -> None:
     varied = {key for key, reason in protected_files.protected.items() if reason.startswith("spelled")}
     assert len(varied) == 6
     assert varied <= protected_files.live
 
 
-def test_special_files_are_reported_and_no_candidates(protected_files: ProtectedFiles) -> None:
+def test_special_files_are_reported_but_not_candidates(protected_files: ProtectedFiles) -> None:
     assert protected_files.house.summary("storage_inventory")["problems"] == {"symlink": 2, "special": 2, "not_utf8": 1}
     inventory = protected_files.house.keys("storage_inventory")
     assert not {key for key in inventory if "link" in key or "pipe" in key or "not-utf8" in key}
@@ -208,13 +208,13 @@ def test_protected_garbage_is_counted(protected_files: ProtectedFiles) -> None:
     assert protected_files.house.summary("orphan_files")["storage_breakdown"]["protected"] == {"files": 1, "bytes": 3}
 
 
-def test_pattern_without_any_file_is_a_warning_and_refuses_nothing(protected_files: ProtectedFiles) -> None:
+def test_protect_pattern_without_files_adds_only_warning(protected_files: ProtectedFiles) -> None:
     assert protected_files.house.summary("orphan_files")["unused_patterns"] == ["db/t/data/lnading/**"]
     (warning,) = protected_files.header.warnings
     assert warning.startswith("`protect` in lakes.yaml: no listed file matches `db/t/data/lnading/**`, so nothing is protected by it.")
 
 
-def test_run_and_doctor_name_the_pattern_and_the_protected_files(
+def test_run_and_doctor_report_pattern_and_protected_files(
     protected_files: ProtectedFiles, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "300")
@@ -227,7 +227,7 @@ def test_run_and_doctor_name_the_pattern_and_the_protected_files(
     assert "protect" not in {finding.check for finding in check_last_run(context, corrected, {})}
 
 
-def test_corrected_pattern_ends_the_warning_of_the_same_plan(protected_files: ProtectedFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_correcting_pattern_removes_warning(protected_files: ProtectedFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protected_files.house, "settings", {"protect": ["db/t/data/landing/**"]})
     again = protected_files.house.sweep()
     assert (again.plan_id, again.warnings) == (protected_files.header.plan_id, ())

@@ -25,13 +25,13 @@ def failed_gates(spark: SparkSession, root: Path, protect: str, name: str = "db.
     return house.failed_gates(house.plan())
 
 
-def test_protected_metadata_of_another_catalog_refuses_the_plan(spark: SparkSession, tmp_path: Path) -> None:
+def test_protected_metadata_of_unknown_table_refuses_plan(spark: SparkSession, tmp_path: Path) -> None:
     assert failed_gates(spark, tmp_path, "**/metadata/**") == {"foreign_metadata"}
 
 
-def test_protected_directory_of_a_table_in_another_catalog_does_not_refuse_the_plan(spark: SparkSession, tmp_path: Path) -> None:
+def test_fully_protected_unknown_table_does_not_refuse_plan(spark: SparkSession, tmp_path: Path) -> None:
     assert failed_gates(spark, tmp_path, "db/t/inner/**", "db.inner") == set()
 
 
-def test_part_of_a_protected_directory_refuses_the_plan(spark: SparkSession, tmp_path: Path) -> None:
+def test_partly_protected_unknown_table_refuses_plan(spark: SparkSession, tmp_path: Path) -> None:
     assert failed_gates(spark, tmp_path, "db/t/inner/*/*.json", "db.inner") == {"foreign_metadata"}

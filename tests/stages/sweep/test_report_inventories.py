@@ -102,7 +102,7 @@ def rows_before_scan(story: ReportStory, house: Lakehouse) -> dict[str, dict[str
     return {row["key"]: row for row in rows if row["last_modified"] < story.as_of}
 
 
-def test_inventory_of_report_equals_listing_for_older_objects(story: ReportStory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inventory_report_equals_listing_for_older_objects(story: ReportStory, monkeypatch: pytest.MonkeyPatch) -> None:
     house = story.at(timedelta(days=2))
     listing = BucketHouse(house.spark, house.root / "listing", house.lakes, {"grace": "1s"}, house.now, bench=story.house.bench)
     storage_inventory(house.spark, listing.run_context(), STORAGE)
@@ -117,7 +117,7 @@ def test_inventory_of_report_equals_listing_for_older_objects(story: ReportStory
     )
 
 
-def test_plan_contains_only_objects_older_than_scan_minus_grace(story: ReportStory) -> None:
+def test_plan_contains_only_objects_older_than_grace_period_at_scan(story: ReportStory) -> None:
     house = story.at(timedelta(days=2))
     story.header = house.plan()
     assert house.planned_actions() == {LOST: "quarantine", REPLACED: "quarantine"}
@@ -138,7 +138,9 @@ def test_object_replaced_after_the_scan_is_kept(story: ReportStory) -> None:
 
 
 def test_object_quarantined_after_the_scan_is_not_planned(story: ReportStory) -> None:
-    """It is purged after a later scan, because this one may miss metadata that was written since then."""
+    """The object is purged after a later scan, because this one may miss metadata that was written
+    since then.
+    """
     house = story.at(timedelta(days=3))
     house.plan()
     assert LOST in house.keys("storage_inventory")  # the report is the same
@@ -159,7 +161,7 @@ def test_live_object_quarantined_after_the_scan_is_restored(story: ReportStory) 
     assert story.values() == [1, 1, 2]
 
 
-def test_live_file_missing_in_report_and_bucket_is_lost(story: ReportStory) -> None:
+def test_live_file_missing_from_report_and_bucket_is_lost(story: ReportStory) -> None:
     house = story.at(timedelta(days=5))
     existing = set(story.house.contents())
     story.append(3)

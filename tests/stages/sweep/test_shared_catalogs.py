@@ -16,7 +16,7 @@ from tests.stages.lakehouse import NOW, Lakehouse, days_ago
 pytestmark = [pytest.mark.spark, in_turn]
 
 
-def test_lakes_that_share_a_catalog_collect_what_one_lake_collects(spark: SparkSession, tmp_path: Path) -> None:
+def test_lakes_that_share_catalog_collect_files_that_one_lake_would(spark: SparkSession, tmp_path: Path) -> None:
     found = dict[str, tuple[set[str], int]]()
     for case, names in {"one": ["*"], "two": ["hot.*", "cold.*"]}.items():
         house = Lakehouse(spark, tmp_path / case, settings={"gates": {"max_delete_share": 1.0, "max_live_drop": 1.0}})
@@ -37,7 +37,7 @@ def test_lakes_that_share_a_catalog_collect_what_one_lake_collects(spark: SparkS
     assert found["one"][0] == {"hot/t", "cold/t"}
 
 
-def test_shield_of_an_unreadable_table_is_left_to_no_lake(spark: SparkSession, tmp_path: Path) -> None:
+def test_protected_location_of_unreadable_table_is_collected_by_no_lake(spark: SparkSession, tmp_path: Path) -> None:
     house, lake = Lakehouse(spark, tmp_path, settings={"gates": {"max_unreadable": 9}}), LakeBuilder(tmp_path)
     apart = f"file://{house.warehouse}/apart"
     table = lake.table("hot.t", days_ago(40), properties={"write.data.path": apart})

@@ -48,7 +48,7 @@ def count_tasks_in_process(
     return len(ran)
 
 
-def test_quickly_listed_storage_needs_no_spark_job(house: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_storage_that_is_listed_quickly_needs_no_spark_job(house: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     assert count_tasks_in_process(house, monkeypatch) == 0
     assert 0 < house.summary("storage_inventory")["listing_seconds"] < storage_inventory.MAX_IN_PROCESS_SECONDS
     house.now += timedelta(days=1)
@@ -74,7 +74,7 @@ def test_listing_before_the_first_job_of_a_local_session_starts_no_job(house: La
     assert count_jobs(house.spark) == before
 
 
-def test_tasks_beyond_the_time_limit_are_handed_back_and_listed_once(house: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listing_tasks_over_time_limit_run_in_executors_once(house: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first task uses all the time."""
     count_tasks_in_process(house, monkeypatch)
     house.now += timedelta(days=1)

@@ -32,8 +32,10 @@ class RecordedLookUps:
         return [8 if key in self.existing else None for key in keys]
 
 
-def test_only_names_of_unlisted_files_are_looked_up(spark: SparkSession, tmp_path: Path) -> None:
-    """The other name of each virtual file such as `a 1.nc` is no object. Each cost a request if any live file was missing."""
+def test_other_spellings_are_looked_up_only_for_unlisted_files(spark: SparkSession, tmp_path: Path) -> None:
+    """The other spelling of a virtual file such as `a 1.nc` does not exist. Before, each cost a
+    request if a live file was missing.
+    """
     names = [(f"{name}{space}1.nc", kind) for name in "abc" for space, kind in ((" ", Kind.OBJECT), ("%20", Kind.POSSIBLE_OBJECT))]
     rows = [{"key": key, "lake": "weather", "kind": kind, "must_exist": kind == Kind.OBJECT} for key, kind in names]
     listed, none = (frame_from_arrow(spark, pa.table({"key": pa.array(keys, pa.string())})) for keys in (["a 1.nc"], []))
@@ -43,7 +45,7 @@ def test_only_names_of_unlisted_files_are_looked_up(spark: SparkSession, tmp_pat
     assert sorted(lister.log.read_text().splitlines()) == ["b%201.nc", "c%201.nc"]
 
 
-def test_missing_files_are_counted_once_with_all_tables_that_need_them(spark: SparkSession, tmp_path: Path) -> None:
+def test_missing_file_is_counted_once_with_all_tables_that_need_it(spark: SparkSession, tmp_path: Path) -> None:
     def frame(**columns: list[str | None] | list[bool]) -> DataFrame:
         return frame_from_arrow(spark, pa.table(columns))
 

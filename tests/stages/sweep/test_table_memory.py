@@ -14,9 +14,7 @@ from tests.stages.test_dropped_tables import Shop
 pytestmark = pytest.mark.spark
 
 
-def test_catalog_of_a_lake_is_looked_up_once_for_all_its_tables(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_catalog_is_looked_up_once_for_all_tables_of_lake(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each lookup opens a table of the state, which takes several requests to an object store."""
     shop, looked_up, catalog_identity = Shop(spark, tmp_path, "abc"), list[str](), table_memory.catalog_identity
 

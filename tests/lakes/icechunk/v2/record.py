@@ -1,7 +1,8 @@
-"""Record repositories of spec version 2: `python -m tests.lakes.icechunk.v2.record PYTHON DIRECTORY [SUFFIX]`.
+"""Record repositories of spec version 2: `python -m tests.lakes.icechunk.v2.record PYTHON DIRECTORY
+[SUFFIX]`.
 
-PYTHON is an interpreter with the library that writes, and SUFFIX the end of all names. The library of the tests reports about the
-repositories in `verdict.json`.
+PYTHON is an interpreter with the icechunk that writes, and SUFFIX the end of all directory names.
+The icechunk of the tests reports about the repositories in `verdict.json`.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 
 
-def test_library_reads_the_times_of_the_builder(icechunk2: Library, tmp_path: Path):
+def test_icechunk_reads_times_set_by_builder(icechunk2: Library, tmp_path: Path):
     builder = RepositoryBuilder.create(icechunk2, tmp_path / "repo", START)
     first = builder.commit("main", START + HOUR, numbers("group/values", range(3)))
     second = builder.commit("main", START + 2 * HOUR, set_value("group/values", 1, 7))
@@ -28,14 +28,14 @@ def test_library_reads_the_times_of_the_builder(icechunk2: Library, tmp_path: Pa
     assert {(builder.path / name).stat().st_mtime for name in builder.created[second]} == {(START + 2 * HOUR).timestamp()}
 
 
-def test_library_expires_by_the_times_of_the_builder(icechunk2: Library, tmp_path: Path):
+def test_icechunk_expires_by_times_set_by_builder(icechunk2: Library, tmp_path: Path):
     tree = document_tree(icechunk2, tmp_path / "repo", START)
     released = tree.builder.call("expire", older_than=microseconds(tree.cutoff))
     assert tree.numbers_of(released) == {1, 2, 4, 6, 7}
     assert tree.builder.call("garbage_collect", dry_run=True)["snapshots"] == 5
 
 
-def test_repository_of_version_1_can_be_upgraded(icechunk2: Library, tmp_path: Path):
+def test_version_1_repository_can_be_upgraded(icechunk2: Library, tmp_path: Path):
     tree = document_tree(icechunk2, tmp_path / "repo", START, spec_version=1)
     before = tree.builder.call("ancestries")
     assert not (tree.builder.path / "repo").exists()
@@ -56,7 +56,7 @@ def test_writer_writes_every_type_of_chunk(icechunk2: Library, tmp_path: Path):
     assert set(report["snapshots"][snapshot]["virtual_locations"]) == {f"s3://bucket/data/file-{n}.nc" for n in range(20)}
 
 
-def test_failed_step_ends_a_request_unless_it_may_fail(icechunk2: Library, tmp_path: Path):
+def test_failed_step_ends_request_unless_allowed_to_fail(icechunk2: Library, tmp_path: Path):
     path = tmp_path / "repo"
     refused = ("create_tag", {"name": "t", "snapshot": "00000000000000000000"})
     with pytest.raises(LibraryError, match="00000000000000000000"):
@@ -68,13 +68,13 @@ def test_failed_step_ends_a_request_unless_it_may_fail(icechunk2: Library, tmp_p
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_recorded_reports_equal_those_of_the_installed_library(icechunk2: Library, tmp_path: Path, name: str):
+def test_recorded_reports_match_installed_icechunk(icechunk2: Library, tmp_path: Path, name: str):
     recording = unpack_recording(name, tmp_path)
     assert icechunk2.call(recording.path, "report") == recording.verdict
 
 
 @pytest.mark.parametrize("mode,end", [("", "Skipped"), ("required", "Failed"), ("none", "Skipped")])
-def test_machine_without_new_python_skips_or_fails(mode: str, end: str, monkeypatch: pytest.MonkeyPatch):
+def test_missing_new_python_skips_or_fails_test(mode: str, end: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(environment, "find_python", _missing)
     monkeypatch.setattr(environment, "works", lambda _: False)
     monkeypatch.setattr(environment, "running_library_is_new", lambda: False)
@@ -89,7 +89,7 @@ def _missing() -> str:
     raise Unavailable("not here")
 
 
-def test_installation_that_fails_leaves_no_environment(tmp_path: Path):
+def test_failed_installation_leaves_no_environment(tmp_path: Path):
     """The interpreter makes a directory and fails, like `venv` without an interpreter to copy."""
     python = tmp_path / "python"
     python.write_text('#!/bin/sh\nmkdir "$3"; echo broken; exit 1\n')

@@ -91,7 +91,7 @@ def assert_done(outcomes: Sequence[ExpiryOutcome]) -> None:
 
 
 @pytest.mark.parametrize("deletes", [False, True])
-def test_document_tree_expires_like_the_library(tree: DocumentTree, tmp_path: Path, deletes: bool):
+def test_expiry_of_document_tree_matches_icechunk(tree: DocumentTree, tmp_path: Path, deletes: bool):
     sister = copy_of(tree.builder, tmp_path / "sister")
     released = sister.call("expire", older_than=microseconds(tree.cutoff), delete_tags=deletes, delete_branches=deletes)
     lake = lake_of(
@@ -115,7 +115,7 @@ def assert_equal_refs(ours: RepoInfo, theirs: RepoInfo) -> None:
     assert replace(ours, snapshots={}, updates=()) == replace(theirs, snapshots={}, updates=())
 
 
-def test_library_goes_on_after_our_expiry(tree: DocumentTree):
+def test_icechunk_can_use_repository_after_expiry(tree: DocumentTree):
     builder = tree.builder
     before = everything(builder)[1]
     root, tip = tree.ids[0], builder.head()
@@ -155,7 +155,7 @@ class Case:
 
 
 @pytest.mark.parametrize("group", range(GROUPS))
-def test_random_trees_expire_like_the_library(icechunk2: Library, tmp_path: Path, group: int):
+def test_expiry_of_random_trees_matches_icechunk(icechunk2: Library, tmp_path: Path, group: int):
     edited = 0
     for seed in range(group * TREES_A_GROUP, (group + 1) * TREES_A_GROUP):
         tree = random_tree(icechunk2, tmp_path / f"{seed}", seed, START)
@@ -251,7 +251,7 @@ def messages(builder: RepositoryBuilder, branch: str = "main") -> list[str]:
     return [item[3] for item in builder.call("ancestry", snapshot=builder.head(branch))]
 
 
-def test_commits_between_our_read_and_our_write_are_kept(tree: DocumentTree):
+def test_commits_made_between_read_and_write_are_kept(tree: DocumentTree):
     lake, builder = lake_of(tree.builder.path, tree.cutoff), tree.builder
     plan = plan_actions(lake, AS_OF)
     commits = [
@@ -268,7 +268,7 @@ def test_commits_between_our_read_and_our_write_are_kept(tree: DocumentTree):
     ]
 
 
-def test_branch_created_at_an_expired_snapshot_while_history_expires_keeps_it(tree: DocumentTree):
+def test_snapshot_is_kept_if_branch_is_created_at_it_during_expiry(tree: DocumentTree):
     lake, builder = lake_of(tree.builder.path, tree.cutoff), tree.builder
     plan = plan_actions(lake, AS_OF)
 
@@ -284,14 +284,14 @@ def test_branch_created_at_an_expired_snapshot_while_history_expires_keeps_it(tr
     assert all(isinstance(values, dict) for values in everything(builder)[1].values())
 
 
-def test_change_that_a_writer_without_conditions_overwrites_is_made_again(tree: DocumentTree):
+def test_overwritten_repo_change_is_repeated(tree: DocumentTree):
     lake, builder = lake_of(tree.builder.path, tree.cutoff), tree.builder
     raw = (builder.path / "repo").read_bytes()
     assert_done(expire(with_objects(lake, Overwriting(lambda: (builder.path / "repo").write_bytes(raw))), AS_OF))
     assert plan_actions(lake, AS_OF) == []
 
 
-def test_object_that_cannot_be_read_after_its_replacement_is_a_failure(tree: DocumentTree):
+def test_expiry_fails_if_new_repo_object_cannot_be_read(tree: DocumentTree):
     lake, repo = lake_of(tree.builder.path, tree.cutoff), tree.builder.path / "repo"
     plan, written = plan_actions(lake, AS_OF), []
 
@@ -306,7 +306,7 @@ def test_object_that_cannot_be_read_after_its_replacement_is_a_failure(tree: Doc
     assert verdicts(expire(lake, AS_OF, plan)) == {"absent"}
 
 
-def test_busy_writers_end_the_expiry_without_a_change(tree: DocumentTree, monkeypatch: pytest.MonkeyPatch):
+def test_expiry_gives_up_without_change_if_writers_are_busy(tree: DocumentTree, monkeypatch: pytest.MonkeyPatch):
     for limit in ("_LONGEST_PAUSE", "_LEAST_SECONDS"):
         monkeypatch.setattr(f"gc_assets.lakes.icechunk.repo_file.{limit}", 0.0)
     repo = tree.builder.path / "repo"
@@ -322,7 +322,7 @@ def test_busy_writers_end_the_expiry_without_a_change(tree: DocumentTree, monkey
     assert "apply again" in (outcomes[0].error or "")
 
 
-def test_commit_after_the_plan_keeps_a_reset_branch(tree: DocumentTree):
+def test_history_of_reset_branch_is_kept_if_committed_to_after_plan(tree: DocumentTree):
     lake, builder = lake_of(tree.builder.path, tree.cutoff), tree.builder
     plan = plan_actions(lake, AS_OF)
     builder.call("reset_branch", name="main", snapshot=tree.ids[4])
@@ -337,7 +337,7 @@ def edit_file(tree: DocumentTree, edit: Callable[[RepoInfo], RepoInfo]) -> None:
     file.write_bytes(write_repo("repo", file.read_bytes(), edit(repo_of(tree.builder.path))))
 
 
-def test_entry_of_a_writer_with_a_clock_in_the_future_is_followed_by_a_later_one(tree: DocumentTree):
+def test_expiry_entry_is_newer_than_entry_from_future(tree: DocumentTree):
     builder, at = tree.builder, microseconds(datetime(2090, 1, 1, tzinfo=UTC))
     edit_file(tree, lambda info: replace(info, updates=(replace(info.updates[0], updated_us=at), *info.updates[1:])))
     assert_done(expire(lake_of(builder.path, tree.cutoff), AS_OF))
@@ -346,7 +346,7 @@ def test_entry_of_a_writer_with_a_clock_in_the_future_is_followed_by_a_later_one
     assert "Expiration" in builder.call("ops_log")[0][0]
 
 
-def test_plan_and_apply_agree_on_snapshots_that_a_partly_executed_plan_left(tree: DocumentTree):
+def test_plan_completes_after_partly_executed_plan(tree: DocumentTree):
     retention = {"default": {"keep": tree.cutoff.isoformat()}, "dangling": "forever"}
     lake = lake_at(tree.builder.path, retention, semantics="icechunk")
     part = [action for action in plan_actions(lake, AS_OF) if action.action == "edit_parent"]
@@ -356,7 +356,7 @@ def test_plan_and_apply_agree_on_snapshots_that_a_partly_executed_plan_left(tree
     assert_done(expire(lake, AS_OF, later))
 
 
-def test_second_expiry_is_absent_and_changes_nothing(tree: DocumentTree):
+def test_second_expiry_has_outcome_absent_and_changes_nothing(tree: DocumentTree):
     lake = lake_of(tree.builder.path, tree.cutoff)
     plan = plan_actions(lake, AS_OF)
     expire(lake, AS_OF, plan)
@@ -366,7 +366,7 @@ def test_second_expiry_is_absent_and_changes_nothing(tree: DocumentTree):
     assert list((tree.builder.path / "overwritten").iterdir()) == copies
 
 
-def test_copy_is_the_replaced_object_and_the_log_names_it(tree: DocumentTree):
+def test_operations_log_references_copy_of_replaced_repo(tree: DocumentTree):
     raw = (tree.builder.path / "repo").read_bytes()
     assert_done(expire(lake_of(tree.builder.path, tree.cutoff), AS_OF))
     name = repo_of(tree.builder.path).updates[1].backup_path
@@ -375,7 +375,7 @@ def test_copy_is_the_replaced_object_and_the_log_names_it(tree: DocumentTree):
 
 
 @pytest.mark.parametrize("availability", [Availability.READ_ONLY, Availability.OFFLINE])
-def test_repository_that_is_not_online_is_left_alone(tree: DocumentTree, availability: Availability):
+def test_expiry_skips_repository_that_is_not_online(tree: DocumentTree, availability: Availability):
     lake = lake_of(tree.builder.path, tree.cutoff)
     plan = plan_actions(lake, AS_OF)
     if availability == Availability.READ_ONLY:
@@ -390,7 +390,7 @@ def test_repository_that_is_not_online_is_left_alone(tree: DocumentTree, availab
     assert plan_actions(lake, AS_OF) == []
 
 
-def test_disabled_deletion_of_tags_keeps_the_tag(tree: DocumentTree):
+def test_expired_tag_is_kept_if_tag_deletion_is_disabled(tree: DocumentTree):
     lake = lake_of(tree.builder.path, tree.cutoff, "policy", delete_expired_tags=True)
     plan = plan_actions(lake, AS_OF)
     tree.builder.call("set_feature_flag", name="delete_tag", setting=False)
@@ -402,7 +402,7 @@ def test_disabled_deletion_of_tags_keeps_the_tag(tree: DocumentTree):
     everything(tree.builder)
 
 
-def test_upgrade_between_plan_and_apply_changes_nothing(icechunk2: Library, tmp_path: Path):
+def test_plan_made_before_upgrade_changes_nothing(icechunk2: Library, tmp_path: Path):
     old = document_tree(icechunk2, tmp_path / "repo", START, spec_version=1)
     lake = lake_of(old.builder.path, old.cutoff)
     plan = plan_actions(lake, AS_OF)
@@ -470,7 +470,7 @@ def parse_manifests(tree: DocumentTree, number: int) -> list[str]:
     return [item.manifest_id for item in parse_snapshot(str(file), file.read_bytes(), SPEC_V1_AND_V2).manifest_files]
 
 
-def test_expiry_and_undo_killed_before_any_step_are_completed_by_another(tree: DocumentTree, tmp_path: Path):
+def test_killed_expiry_and_undo_are_completed_by_next_run(tree: DocumentTree, tmp_path: Path):
     lake = lake_of(tree.builder.path, tree.cutoff)
     plan = plan_actions(lake, AS_OF)
     states = [repo_of(tree.builder.path).snapshots]

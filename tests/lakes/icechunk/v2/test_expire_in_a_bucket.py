@@ -77,7 +77,7 @@ def commit(library: Library, target: dict[str, Any], committed: list[str]) -> No
     committed.append(library.call(target, "commit", writes=[set_value("values", 1, 5)], message="during"))
 
 
-def test_commit_before_any_request_loses_nothing(icechunk2: Library, tree: DocumentTree) -> None:
+def test_expiry_loses_no_commit_made_before_any_request(icechunk2: Library, tree: DocumentTree) -> None:
     for step in count(1, example_count(4, 1)):
         with open_s3_bench("versity", prefix="lake/") as bench:
             put(bench, tree.builder.path)
@@ -101,7 +101,7 @@ def test_commit_before_any_request_loses_nothing(icechunk2: Library, tree: Docum
     assert step > 8
 
 
-def test_expiry_killed_at_any_request_is_completed_by_another(tree: DocumentTree) -> None:
+def test_expiry_killed_at_any_request_is_completed_by_next_run(tree: DocumentTree) -> None:
     with open_s3_bench("versity") as bench:
         put(bench, tree.builder.path)
         lake = lake_in(bench, bench.connections, tree)

@@ -53,14 +53,14 @@ def without_entries(info: RepoInfo, snapshots: set[str]) -> RepoInfo:
     return replace(info, snapshots={name: entry for name, entry in info.snapshots.items() if name not in snapshots})
 
 
-def test_refs_equal_those_of_the_library(recording: Recording):
+def test_refs_match_icechunk(recording: Recording):
     refs = lake_at(recording.path).freeze(AS_OF).refs
     repo = recording.verdict["repo"]
     assert {ref.ref_name: ref.head_commit_id for ref in refs if ref.ref_type == "branch"} == repo["branches"]
     assert {ref.ref_name: ref.head_commit_id for ref in refs if ref.ref_type == "tag"} == repo["tags"]
 
 
-def test_commits_equal_the_entries_of_the_library(recording: Recording):
+def test_commits_match_icechunk_snapshot_entries(recording: Recording):
     lake = lake_at(recording.path)
     listed = {commit.commit_id: commit for commit in commits_of(lake, lake.freeze(AS_OF)) if ENTRY in commit.summary}
     entries = {entry["id"]: entry for entry in recording.verdict["repo"]["snapshots"]}
@@ -71,7 +71,7 @@ def test_commits_equal_the_entries_of_the_library(recording: Recording):
         assert listed[snapshot].message == entry["message"]
 
 
-def test_claims_are_the_folders_of_the_library(recording: Recording):
+def test_claims_are_folders_that_icechunk_writes(recording: Recording):
     refs = lake_at(recording.path).freeze(AS_OF)
     prefix = f"file://{recording.path}/"
     folders = {"snapshots/", "manifests/", "transactions/", "chunks/", "overwritten/"}
@@ -83,13 +83,13 @@ def unpack(name: str, folder: Path) -> Path:
     return unpack_recording(name, folder, AS_OF - timedelta(days=100)).path
 
 
-def test_named_prefixes_are_those_of_the_configuration_in_repo(tmp_path: Path):
+def test_chunk_container_prefixes_are_read_from_repo(tmp_path: Path):
     lake = lake_at(unpack("virtual-chunks", tmp_path))
     expected = NamedPrefixes({"box": "file:///recorded/data/", "my-box": "s3://bucket/prefix/"})
     assert lake.freeze(AS_OF).named_prefixes == lake.read_prefixes() == expected
 
 
-def test_refs_of_version_1_are_pinned_and_reported(tmp_path: Path):
+def test_version_1_ref_files_are_kept_and_reported(tmp_path: Path):
     path = unpack("upgraded-v1-files-kept", tmp_path)
     lake = lake_at(path)
     refs = lake.freeze(AS_OF)
@@ -101,7 +101,7 @@ def test_refs_of_version_1_are_pinned_and_reported(tmp_path: Path):
     assert len(unlisted) == 1, "the commit of the session that was open during the upgrade"
 
 
-def test_snapshot_that_is_not_listed_is_kept_for_the_dangling_time(tmp_path: Path):
+def test_snapshot_missing_from_repo_is_kept_for_dangling_time(tmp_path: Path):
     lake = lake_at(unpack("upgraded-v1-files-kept", tmp_path))
     refs = lake.freeze(AS_OF)
     (commit,) = [commit for commit in commits_of(lake, refs) if ENTRY not in commit.summary]
@@ -111,7 +111,7 @@ def test_snapshot_that_is_not_listed_is_kept_for_the_dangling_time(tmp_path: Pat
 
 
 @pytest.mark.parametrize("availability", [Availability.READ_ONLY, Availability.OFFLINE])
-def test_repository_that_is_not_online_is_left_alone(built: RepositoryBuilder, availability: Availability):
+def test_nothing_expires_in_repository_that_is_not_online(built: RepositoryBuilder, availability: Availability):
     """The library itself cannot set a repository offline, and reads that status as online."""
     change_repo(built.path, lambda info: replace(info, status=RepoStatus(availability, 0, "moving house")))
     lake = lake_at(built.path, {"default": "1d"})
@@ -123,7 +123,7 @@ def test_repository_that_is_not_online_is_left_alone(built: RepositoryBuilder, a
     assert not found.expiry.num_rows
 
 
-def test_damaged_unlisted_snapshot_is_left_alone_in_a_read_only_repository(built: RepositoryBuilder):
+def test_damaged_dangling_snapshot_is_retained_if_repository_is_read_only(built: RepositoryBuilder):
     lost = built.abandon_snapshot("main", START + timedelta(days=6), set_value("values", 0, 6))
     built.snapshot_file(lost).write_bytes(b"damaged")
     status = RepoStatus(Availability.READ_ONLY, 0, None)
@@ -131,7 +131,7 @@ def test_damaged_unlisted_snapshot_is_left_alone_in_a_read_only_repository(built
     assert states(retention_of(lake_at(built.path), AS_OF))[lost] == "retained"
 
 
-def test_missing_log_of_expired_ancestor_is_no_lost_file(built: RepositoryBuilder):
+def test_transaction_log_of_expired_ancestor_may_be_missing(built: RepositoryBuilder):
     """icechunk 2.0 deletes these logs, and readers do not need them. `live_listed` counts lost files."""
     lake = lake_at(built.path, {"default": "1d"}, semantics="icechunk")
     expire(lake, AS_OF)
@@ -153,14 +153,14 @@ def test_tag_is_deleted_only_if_the_repository_allows_it(built: RepositoryBuilde
     assert states(found)[head] == ("expired" if is_allowed else "retained")
 
 
-def test_commit_after_the_freeze_is_read(built: RepositoryBuilder):
+def test_commit_made_after_freeze_is_read(built: RepositoryBuilder):
     lake = lake_at(built.path)
     refs = lake.freeze(AS_OF)
     added = built.commit("main", START + timedelta(days=5), set_value("values", 0, 9))
     assert added in {commit.commit_id for commit in commits_of(lake, refs)}
 
 
-def test_missing_file_of_listed_snapshot_is_a_missing_content_root(built: RepositoryBuilder):
+def test_listed_snapshot_without_file_is_required(built: RepositoryBuilder):
     head = built.head()
     built.snapshot_file(head).unlink()
     lake = lake_at(built.path)
@@ -189,7 +189,7 @@ def test_each_snapshot_is_in_one_shard(built: RepositoryBuilder, monkeypatch: py
     assert sorted(commit.commit_id for commit in commits_of(lake, refs)) == expected
 
 
-def test_snapshot_of_version_2_without_repo_object_is_unreadable(built: RepositoryBuilder):
+def test_version_2_snapshot_without_repo_object_is_unreadable(built: RepositoryBuilder):
     """Without `repo`, the history of version 2 would look dangling to the refs that an upgrade left."""
     head = built.head()
     (built.path / "repo").unlink()
@@ -200,8 +200,10 @@ def test_snapshot_of_version_2_without_repo_object_is_unreadable(built: Reposito
         commits_of(lake, lake.freeze(AS_OF))
 
 
-def test_refs_next_to_a_missing_repo_object_are_outdated(icechunk2: Library, tmp_path: Path):
-    """An upgrade can leave the refs of version 1. They lack changes since, which copies of `repo` prove."""
+def test_version_1_refs_next_to_missing_repo_object_are_refused(icechunk2: Library, tmp_path: Path):
+    """An upgrade can leave the refs of version 1, which lack later changes. Copies of `repo` prove
+    the upgrade.
+    """
     builder = RepositoryBuilder.create(icechunk2, tmp_path / "repo", START, spec_version=1)
     commit = builder.commit("main", START + timedelta(days=1), numbers("values", range(4)))
     builder.call("upgrade", delete_v1_files=False)
@@ -218,7 +220,7 @@ def test_refs_next_to_a_missing_repo_object_are_outdated(icechunk2: Library, tmp
     assert lake.freeze(AS_OF).refs == frozen.refs
 
 
-def test_damaged_repo_object_is_unreadable(built: RepositoryBuilder):
+def test_damaged_repo_object_makes_lake_unreadable(built: RepositoryBuilder):
     repo = built.path / "repo"
     repo.write_bytes(repo.read_bytes()[:-5])
     with pytest.raises(LakeUnreadable, match=r"weather: file://.*/repo: expected one whole zstd frame"):

@@ -68,7 +68,7 @@ def delete_others(built: RepositoryBuilder, names: Sequence[str] | set[str]) -> 
     return len(others)
 
 
-def test_operations_log_is_complete_without_the_other_copies(built: RepositoryBuilder):
+def test_kept_copies_contain_complete_operations_log(built: RepositoryBuilder):
     log = built.call("ops_log")
     deleted = delete_others(built, list_kept(built, later(built)))
     assert deleted > COMMITS // 2
@@ -77,8 +77,8 @@ def test_operations_log_is_complete_without_the_other_copies(built: RepositoryBu
     assert built.call("garbage_collect", older_than=None, dry_run=True)["snapshots"] == 0
 
 
-def test_each_copy_with_a_part_of_the_log_is_needed(built: RepositoryBuilder):
-    """Without it, the library returns a shorter log and no error."""
+def test_operations_log_is_shorter_without_any_kept_copy(built: RepositoryBuilder):
+    """Without the copy, the library returns a shorter log and no error."""
     log, named = built.call("ops_log"), list_kept(built, later(built))
     chain = [name for name in named if (built.path / "overwritten" / name).exists() and name not in newest_backups(built)]
     assert len(chain) >= 3
@@ -95,7 +95,7 @@ def newest_backups(built: RepositoryBuilder) -> set[str]:
     return {update["backup_path"] for update in built.call("repo_info")["latest_updates"] if update.get("backup_path")}
 
 
-def test_copies_within_the_limit_are_kept(built: RepositoryBuilder):
+def test_overwritten_copies_within_age_limit_are_kept(built: RepositoryBuilder):
     names = {path.name for path in copies(built)}
     for path in copies(built):
         os.utime(path, (START.timestamp(), START.timestamp()))
@@ -105,20 +105,20 @@ def test_copies_within_the_limit_are_kept(built: RepositoryBuilder):
     assert list_kept(built, later(built)) < names
 
 
-def test_copy_that_the_storage_received_later_is_young(built: RepositoryBuilder):
+def test_copy_age_counts_from_later_storage_time(built: RepositoryBuilder):
     as_of = later(built)
     copy = next(path for path in copies(built) if path.name not in list_kept(built, as_of))
     os.utime(copy, (as_of.timestamp(), as_of.timestamp()))
     assert copy.name in list_kept(built, as_of)
 
 
-def test_object_with_another_name_is_kept(built: RepositoryBuilder):
+def test_overwritten_object_with_unknown_name_is_kept(built: RepositoryBuilder):
     (built.path / "overwritten" / "config.1").write_bytes(b"unknown")
     assert "config.1" in list_kept(built, later(built))
     assert "'config.1'" in notes(built, later(built))
 
 
-def test_damaged_copy_in_the_log_keeps_all_copies(built: RepositoryBuilder):
+def test_all_copies_are_kept_if_copy_of_log_is_damaged(built: RepositoryBuilder):
     as_of = later(built)
     chain = list_kept(built, as_of) - newest_backups(built)
     damaged = built.path / "overwritten" / max(chain)
@@ -127,14 +127,14 @@ def test_damaged_copy_in_the_log_keeps_all_copies(built: RepositoryBuilder):
     assert f"{damaged.name} cannot be read, so all copies" in notes(built, as_of)
 
 
-def test_missing_copy_in_the_log_is_reported(built: RepositoryBuilder):
+def test_missing_copy_of_operations_log_is_reported(built: RepositoryBuilder):
     as_of = later(built)
     gone = built.path / "overwritten" / max(list_kept(built, as_of) - newest_backups(built))
     gone.unlink()
     assert f"{gone.name} is missing" in notes(built, as_of)
 
 
-def test_missing_copy_in_the_log_keeps_the_copies_before_it(built: RepositoryBuilder):
+def test_copies_older_than_missing_copy_are_kept(built: RepositoryBuilder):
     """After the copy is restored, `ops_log()` of the library reads them again."""
     as_of = later(built)
     before = list_kept(built, as_of)
@@ -145,7 +145,7 @@ def test_missing_copy_in_the_log_keeps_the_copies_before_it(built: RepositoryBui
     assert "so the copies before it are kept" in notes(built, as_of)
 
 
-def test_log_is_not_read_if_all_copies_are_young(built: RepositoryBuilder, monkeypatch: pytest.MonkeyPatch):
+def test_operations_log_is_not_read_if_all_copies_are_young(built: RepositoryBuilder, monkeypatch: pytest.MonkeyPatch):
     names = {path.name for path in copies(built)}
     read = EditableLocalObjects.read
 
@@ -157,14 +157,14 @@ def test_log_is_not_read_if_all_copies_are_young(built: RepositoryBuilder, monke
     assert list_kept(built, later(built) - timedelta(days=20)) == names
 
 
-def test_copies_are_pinned_and_may_be_missing(built: RepositoryBuilder):
+def test_kept_copies_may_be_missing(built: RepositoryBuilder):
     refs = lake_at(built.path).freeze(later(built))
     roots = [root for root in refs.pinned if "/overwritten/" in root.address]
     assert {(root.kind, root.must_exist, root.is_container) for root in roots} == {(Kind.REPO_INFO, False, False)}
     assert all(root.size_bytes == Path(root.address.removeprefix("file://")).stat().st_size for root in roots)
 
 
-def test_name_of_a_copy_has_its_time():
+def test_copy_name_contains_its_time():
     at = datetime(2026, 11, 25, 22, 26, 36, 647000, tzinfo=UTC)
     assert backup_name(microseconds(at), "KWHGXPNANGWG29A13S0A") == "repo.30708034403353.KWHGXPNANGWG29A13S0A"
     assert backup_time_us("repo.30708034403353.KWHGXPNANGWG29A13S0A") == microseconds(at)
@@ -180,7 +180,7 @@ def test_name_of_a_copy_has_its_time():
 
 
 @pytest.mark.parametrize("limit", [5, "5"])
-def test_limit_is_no_number_of_copies(limit: int | str):
+def test_number_of_copies_is_refused_as_limit(limit: int | str):
     with pytest.raises(ValueError, match="write a duration such as 7d"):
         IcechunkRetention(overwritten=limit)
 

@@ -89,13 +89,13 @@ def time_of(text: str) -> int:
     return microseconds(datetime.fromisoformat(text).astimezone(UTC))
 
 
-def test_library_reads_the_values_that_were_written(written: list[Case]):
+def test_icechunk_reads_written_values(written: list[Case]):
     for item in written:
         for snapshot, values in item.history.call("contents").items():
             assert values == item.history.values[snapshot], item.history.seed
 
 
-def test_refs_and_snapshots_equal_those_of_the_library(written: list[Case]):
+def test_refs_and_snapshots_match_icechunk(written: list[Case]):
     for item in written:
         info, reported = item.info, item.report["repo"]
         assert dict(info.branches) == reported["branches"], item.history.seed
@@ -107,8 +107,10 @@ def test_refs_and_snapshots_equal_those_of_the_library(written: list[Case]):
         ], item.history.seed
 
 
-def test_operations_log_equals_that_of_the_library(written: list[Case]):
-    """Its older part is in the objects of `overwritten/` that `repo_before_updates` names."""
+def test_operations_log_matches_icechunk(written: list[Case]):
+    """The older part of the log is in the objects of `overwritten/` that `repo_before_updates`
+    references.
+    """
     for item in written:
         log = [(UpdateKind(update.kind).name.replace("_", ""), update.updated_us) for update in full_log(item)]
         reported = [(kind.upper(), time) for kind, time, _ in item.history.call("ops_log")]
@@ -126,7 +128,7 @@ def full_log(item: Case) -> list[Update]:
     return updates
 
 
-def test_rewritten_repo_means_the_same_to_the_library(written: list[Case]):
+def test_icechunk_reads_rewritten_repo_like_original(written: list[Case]):
     for item in written:
         repo = item.path / "repo"
         raw = repo.read_bytes()
@@ -135,7 +137,7 @@ def test_rewritten_repo_means_the_same_to_the_library(written: list[Case]):
         repo.write_bytes(raw)
 
 
-def test_garbage_equals_that_of_the_library(written: list[Case], icechunk2: Library):
+def test_garbage_matches_icechunk_gc(written: list[Case], icechunk2: Library):
     """A dry run of the library also counts the logs of removed snapshots as needed, so it collects a copy."""
     for item in written:
         copy = Path(shutil.copytree(item.path, item.path.with_name("collected")))
@@ -145,7 +147,7 @@ def test_garbage_equals_that_of_the_library(written: list[Case], icechunk2: Libr
         shutil.rmtree(copy)
 
 
-def test_virtual_chunks_equal_those_of_the_library(written: list[Case]):
+def test_virtual_chunks_match_icechunk(written: list[Case]):
     """With and without compression of their locations, and with the name of a container."""
     for item in written:
         live = mark(lake_of(item.path), AS_OF).live
@@ -154,7 +156,7 @@ def test_virtual_chunks_equal_those_of_the_library(written: list[Case]):
         assert live.get(Kind.VIRTUAL_CHUNK, set()) == locations, item.history.seed
 
 
-def test_our_apply_and_the_library_leave_the_same(written: list[Case], icechunk2: Library, tmp_path: Path):
+def test_apply_and_icechunk_expiry_leave_equal_repositories(written: list[Case], icechunk2: Library, tmp_path: Path):
     for item in copies(written, {0, 1}):
         expiry, seed = Expiry.of(item.history), item.history.seed
         theirs = Path(shutil.copytree(item.path, tmp_path / str(seed)))
@@ -167,7 +169,7 @@ def test_our_apply_and_the_library_leave_the_same(written: list[Case], icechunk2
         assert_library_goes_on(item.history)
 
 
-def test_our_apply_equals_the_document(written: list[Case]):
+def test_apply_matches_expiration_document(written: list[Case]):
     for item in copies(written, {2}):
         expiry, before, seed = Expiry.of(item.history), item.info, item.history.seed
         apply(expiry.lake(item.path, "seed"))
@@ -230,7 +232,7 @@ def test_listed_snapshots_stay_readable_at_any_age(written: list[Case]):
         assert_all_readable(history)
 
 
-def test_operations_between_plan_and_apply_lose_nothing(written: list[Case]):
+def test_apply_loses_no_operation_made_after_plan(written: list[Case]):
     """Commits, resets, new refs, and an expiry or collection by the library."""
     verdicts = Counter[str]()
     for item in copies(written, {4}):

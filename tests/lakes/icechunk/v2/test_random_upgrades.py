@@ -58,7 +58,7 @@ def paths(found: set[Path], folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in found if path.parent.name in FOLDERS}
 
 
-def test_upgrade_changes_no_verdict(copies: list[History]):
+def test_upgrade_does_not_change_garbage(copies: list[History]):
     for history in copies:
         before = paths(mark(lake_of(history.path), AS_OF).garbage, history.path)
         history.upgrade()
@@ -67,8 +67,8 @@ def test_upgrade_changes_no_verdict(copies: list[History]):
 
 
 @pytest.mark.parametrize("semantics", ["seed", "icechunk"])
-def test_upgrade_after_our_expiry_leaves_nothing_to_do(copies: list[History], semantics: str):
-    """Except refs with the tip of another ref, which only icechunk 2 deletes."""
+def test_nothing_expires_if_repository_is_upgraded_after_expiry(copies: list[History], semantics: str):
+    """Refs with the tip of another ref are excluded, because only icechunk 2 deletes them."""
     for history in copies:
         expiry = Expiry.of(history)
         apply(expiry.lake(history.path, semantics))
@@ -84,7 +84,7 @@ def test_upgrade_after_our_expiry_leaves_nothing_to_do(copies: list[History], se
         assert_library_goes_on(history)
 
 
-def test_plan_from_before_the_upgrade_changes_nothing(copies: list[History]):
+def test_plan_made_before_upgrade_changes_nothing(copies: list[History]):
     planned = 0
     for history in copies:
         lake = Expiry.of(history).lake(history.path, "icechunk")
@@ -98,7 +98,7 @@ def test_plan_from_before_the_upgrade_changes_nothing(copies: list[History]):
     assert planned > 0
 
 
-def test_expiry_after_an_upgrade_leaves_what_the_library_leaves(copies: list[History], icechunk2: Library, tmp_path: Path):
+def test_expiry_after_upgrade_matches_icechunk(copies: list[History], icechunk2: Library, tmp_path: Path):
     for history in copies:
         history.upgrade()
         history.play_more(2)

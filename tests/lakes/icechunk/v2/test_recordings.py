@@ -30,7 +30,7 @@ def needed_snapshots(recording: Recording) -> set[str]:
     return {entry[0] for line in recording.verdict["ancestry"].values() for entry in line}
 
 
-def test_garbage_equals_that_of_the_library(recording: Recording):
+def test_garbage_matches_icechunk_gc(recording: Recording):
     """A dry run of the library counts the logs that only removed snapshots need as live."""
     garbage = [path.parent.name for path in mark(lake_of(recording.path), AS_OF).garbage]
     expected = recording.verdict["garbage"]
@@ -42,14 +42,14 @@ def test_garbage_equals_that_of_the_library(recording: Recording):
     assert garbage.count("transactions") >= expected["transaction_logs"]
 
 
-def test_live_manifests_equal_those_of_the_library(recording: Recording):
+def test_live_manifests_match_icechunk(recording: Recording):
     live = mark(lake_of(recording.path), AS_OF).live
     snapshots = recording.verdict["snapshots"]
     expected = {manifest[0] for snapshot in needed_snapshots(recording) for manifest in snapshots[snapshot]["manifests"]}
     assert {address.rpartition("/")[2] for address in live.get(Kind.CHUNK_MANIFEST, set())} == expected
 
 
-def test_virtual_locations_of_the_library_are_live(recording: Recording):
+def test_virtual_locations_that_icechunk_reports_are_live(recording: Recording):
     """Other spellings of an address are live too. A key with `..`, as read by 2.3, is never a candidate (`hidden_path`)."""
     live = mark(lake_of(recording.path), AS_OF).live
     snapshots = recording.verdict["snapshots"]

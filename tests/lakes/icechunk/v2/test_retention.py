@@ -32,14 +32,14 @@ def removals(actions: list[ExpiryAction]) -> set[str]:
     return {action.snapshot_id for action in actions if action.action == REMOVE_SNAPSHOT}
 
 
-def test_listed_snapshot_that_no_ref_reaches_is_removed_after_the_dangling_time(built: RepositoryBuilder):
+def test_unreachable_snapshot_in_repo_is_removed_after_dangling_time(built: RepositoryBuilder):
     lake = lake_at(built.path)
     (dangling,) = [snapshot for snapshot, at in built.times.items() if at == START + timedelta(days=6)]
     assert removals(plan_actions(lake, START + timedelta(days=12))) == set()
     assert removals(plan_actions(lake, START + timedelta(days=14))) == {dangling}
 
 
-def test_listed_snapshot_of_a_writer_with_a_late_clock_is_kept(built: RepositoryBuilder):
+def test_snapshot_with_younger_file_time_is_kept(built: RepositoryBuilder):
     """The library compares the storage time too."""
     (dangling,) = [snapshot for snapshot, at in built.times.items() if at == START + timedelta(days=6)]
     as_of = START + timedelta(days=30)
@@ -49,7 +49,7 @@ def test_listed_snapshot_of_a_writer_with_a_late_clock_is_kept(built: Repository
     assert removals(plan_actions(lake, as_of + timedelta(days=6))) == {dangling}
 
 
-def test_commits_after_a_restored_copy_of_repo_are_kept_for_the_dangling_time(built: RepositoryBuilder):
+def test_commits_lost_by_restored_repo_object_are_kept_for_dangling_time(built: RepositoryBuilder):
     older = (built.path / "repo").read_bytes()
     newest = built.commit("main", START + timedelta(days=8), set_value("values", 0, 8))
     (built.path / "repo").write_bytes(older)
@@ -65,8 +65,8 @@ def test_snapshot_in_the_grace_period_is_not_removed(built: RepositoryBuilder):
     assert removals(plan_actions(lake, as_of, grace_cutoff=START + timedelta(hours=12))) == set()
 
 
-def test_removed_snapshot_is_not_kept_for_the_dangling_time(built: RepositoryBuilder):
-    """Otherwise the files of young expired snapshots would stay for a week after the edit."""
+def test_snapshot_removed_by_own_edit_is_not_kept_for_dangling_time(built: RepositoryBuilder):
+    """Without this rule, files of young expired snapshots would stay for a week after the edit."""
     as_of = START + timedelta(days=7)
     lake = lake_at(built.path, {"default": "3d"})
     actions = plan_actions(lake, as_of)
