@@ -294,7 +294,7 @@ def test_random_histories_never_miss_cache_entries() -> None:
                 cache.run(roots, rng.choice([1, 1, 5, 20, 45]), again)
                 assert cache.missing(roots) == [], f"seed {seed}"
                 known = cache.list_known(cache.state.segments(cache.runs))
-                assert cache.reachable(known) == known, f"seed {seed}: a known container names an unknown one"
+                assert cache.reachable(known) == known, f"seed {seed}: a known container references an unknown one"
                 if rng.random() < 0.1:
                     compaction.clear_list(cache.state.files, LAKE, MANIFEST_ENTRIES.name)
                 gone = set(rng.sample(sorted(roots), rng.randrange(len(roots))))

@@ -164,7 +164,7 @@ def test_file_of_unreadable_history_is_foreign_unless_it_follows_known_file() ->
         raise PermissionError(f"{address}: access denied")
 
     chain = follow_chain([file(9)], read, KeyResolver([]))
-    assert suspect(5, parent=None).is_outside(chain, ()), "its log names a file that may be one of the table"
+    assert suspect(5, parent=None).is_outside(chain, ()), "its log lists a file that may be one of the table"
     assert not suspect(9, parent=None).is_outside(chain, ())
 
 
