@@ -5,15 +5,19 @@ The reports of a rule are in `YYYY/MM/DD/HH-MM-SS/<rule>/` in a container. Azure
 status is `Succeeded` and there is a checksum of the manifest. The manifest contains the number of
 all objects, but no checksums of the files.
 
+Several rules can write to one container. The filters in a manifest show whether its report lists
+the whole storage. A report that lacks append blobs is not used, because Hadoop can write metadata
+as append blobs. No writer of a lake uses page blobs.
+
 Source: Microsoft Learn, blob-inventory.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,11 +37,13 @@ from gc_assets.stores.inventories.report import (
     ROWS,
     DataFile,
     Manifest,
+    ReportMismatch,
     get_field,
     parse_document,
     parse_format,
     parse_time,
     require_checksum,
+    require_own_bucket,
 )
 from gc_assets.stores.inventories.s3 import strip_quotes
 from gc_assets.stores.protocol import ReportFiles
@@ -46,6 +52,8 @@ COLUMNS: Final = frozenset(
     {"Name", "Content-Length", "Last-Modified", "ETag", "Etag", "VersionId", "IsCurrentVersion", "Deleted", "Snapshot", "AccessTier"}
 )
 _SUCCEEDED: Final = "Succeeded"
+_FIELDS: Final = ("Name", "Content-Length", "Last-Modified", "ETag")
+_BLOB_TYPES: Final = ("appendBlob", "blockBlob")
 _MANIFEST: Final = re.compile(r"(\d{4})/(\d\d)/(\d\d)/(\d\d)-(\d\d)-(\d\d)/([^/]+)/\7-manifest\.json")
 
 
@@ -65,12 +73,10 @@ def read_manifest(report_files: ReportFiles, location: str, manifest: str, scan:
     del scan
     name = location + manifest
     checksum = report_files.read(f"{name.removesuffix('.json')}.checksum")
-    found = parse_manifest(report_files.read(name), checksum, name, location)
-    # In the manifest, the name of the container lacks the account.
-    return replace(found, bucket=container) if found.bucket == container.partition("@")[0] else found
+    return parse_manifest(report_files.read(name), checksum, name, location, container)
 
 
-def parse_manifest(content: bytes, checksum: bytes, name: str, location: str) -> Manifest:
+def parse_manifest(content: bytes, checksum: bytes, name: str, location: str, container: str) -> Manifest:
     """Parse a manifest.
 
     Args:
@@ -78,26 +84,32 @@ def parse_manifest(content: bytes, checksum: bytes, name: str, location: str) ->
         checksum: The content of its checksum file.
         name: The address of the manifest.
         location: The container with the reports, ending in `/`.
+        container: The container that the report should be about, as `container@account`.
 
     Raises:
-        FormatError: If the document is malformed, the inventory run has failed or is unfinished, or
-            the rule covers several containers.
+        ReportMismatch: If the rule does not list all blobs of this container, or lists others.
+        FormatError: If the document is malformed, or the inventory run has failed or is unfinished.
     """
     require_checksum(content, checksum, name)
     document = parse_document(content, name)
-    status = get_field(document, "status", str, name)
-    if status != _SUCCEEDED:
-        raise FormatError(f"{name}: its status is {status}, expected {_SUCCEEDED}; the report is not used")
     rule = get_field(document, "ruleDefinition", dict, name)
     filters = rule.get("filters") or {}
     prefixes = [str(prefix).partition("/") for prefix in filters.get("prefixMatch") or []]
     containers = {container for container, _, _ in prefixes}
     if len(containers) != 1:
-        raise FormatError(f"{name}: it covers {len(containers) or 'all'} containers, expected one; set prefixMatch of the rule")
+        raise ReportMismatch(f"{name}: it covers {len(containers) or 'all'} containers, expected one; set prefixMatch of the rule")
+    # In the manifest, the name of the container lacks the account.
+    bare = container.partition("@")[0]
+    require_own_bucket(containers.pop(), bare, name)
+    for problem in _find_omissions(rule, filters):
+        raise ReportMismatch(f"{name}: {problem}")
+    status = get_field(document, "status", str, name)
+    if status != _SUCCEEDED:
+        raise FormatError(f"{name}: its status is {status}, expected {_SUCCEEDED}; the report is not used")
     return Manifest(
         name=name,
         as_of=parse_time(get_field(document, "inventoryStartTime", str, name), name),
-        bucket=containers.pop(),
+        bucket=container,
         prefixes=tuple(prefix for _, _, prefix in prefixes),
         file_format=parse_format(get_field(rule, "format", str, name), name),
         files=tuple(
@@ -107,7 +119,38 @@ def parse_manifest(content: bytes, checksum: bytes, name: str, location: str) ->
         columns=None,
         versions=filters.get("includeBlobVersions") is True,
         rows=get_field(get_field(document, "summary", dict, name), "objectCount", int, name),
+        excluded=tuple(_excluded_keys(filters, f"{bare}/")),
     )
+
+
+def _find_omissions(rule: Mapping[str, Any], filters: Mapping[str, Any]) -> Iterator[str]:
+    """Explain which blobs or fields a rule omits, apart from those of some prefixes."""
+    kind = rule.get("objectType")
+    if str(kind).lower() != "blob":
+        yield f"it lists objects of type {kind!r}; set objectType of the rule to blob"
+    fields = {str(found).lower() for found in rule.get("schemaFields") or _FIELDS}
+    if missing := [name for name in _FIELDS if name.lower() not in fields]:
+        yield f"it has no field {', '.join(missing)}; add it to schemaFields of the rule"
+    if created := filters.get("creationTime"):
+        days = created.get("lastNDays") if isinstance(created, dict) else created
+        yield f"it lists only blobs of the last {days} days; remove creationTime from the rule"
+    types = {str(found).lower() for found in filters.get("blobTypes") or []}
+    if missing := [name for name in _BLOB_TYPES if name.lower() not in types]:
+        yield f"it lists no blobs of type {', '.join(missing)}; add it to blobTypes of the rule"
+
+
+def _excluded_keys(filters: Mapping[str, Any], root: str) -> Iterator[str]:
+    """Find the prefixes of keys that `excludePrefix` excludes from a container.
+
+    Args:
+        filters: The filters of a rule. Empty prefixes exclude nothing.
+        root: The name of the container, ending in `/`.
+    """
+    for excluded in filter(None, map(str, filters.get("excludePrefix") or [])):
+        if excluded.startswith(root):
+            yield excluded.removeprefix(root)
+        elif root.startswith(excluded):
+            yield ""
 
 
 def normalize_rows(raw: pa.RecordBatch, container: str) -> pa.RecordBatch:

@@ -2,7 +2,8 @@
 
 All reports of a configuration are in one folder. A report consists of files such as
 `<id>_<time>_<shard>.csv` and the manifest `<id>_<time>_manifest.json`, which is written last. The
-manifest contains the number of all records, but no checksums. CSV files must have a header.
+manifest contains the number of all records, but no checksums. CSV files must have a header. Its
+copy of the configuration contains the bucket, which is the only filter that Google supports.
 
 Source: Google Cloud documentation, Storage Insights inventory reports (`reportDetail`).
 """
@@ -10,15 +11,26 @@ Source: Google Cloud documentation, Storage Insights inventory reports (`reportD
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from gc_assets.core.errors import FormatError
 from gc_assets.stores.inventories.columns import get_column, get_optional_column, to_binary, to_sizes, to_text, to_timestamps
-from gc_assets.stores.inventories.report import ROWS, DataFile, Format, Manifest, get_field, parse_document, parse_format, parse_time
+from gc_assets.stores.inventories.report import (
+    ROWS,
+    DataFile,
+    Format,
+    Manifest,
+    get_field,
+    parse_document,
+    parse_format,
+    parse_time,
+    require_own_bucket,
+)
 from gc_assets.stores.inventories.s3 import require_bucket
 from gc_assets.stores.protocol import ReportFiles
 
@@ -48,7 +60,7 @@ def read_manifest(report_files: ReportFiles, location: str, manifest: str, scan:
 def parse_manifest(content: bytes, name: str, folder: str, bucket: str, sizes_bytes: dict[str, int]) -> Manifest:
     """Parse a manifest.
 
-    The name of the bucket is not part of the manifest. It is checked later, for each row.
+    The bucket is checked here if the manifest contains it, and later for each row.
 
     Args:
         content: The manifest.
@@ -58,9 +70,11 @@ def parse_manifest(content: bytes, name: str, folder: str, bucket: str, sizes_by
         sizes_bytes: The sizes of all files in the folder, by name.
 
     Raises:
+        ReportMismatch: If the report is about another bucket.
         FormatError: If the document is malformed, or if a file of the report is missing.
     """
     document = parse_document(content, name)
+    require_own_bucket(_find_bucket(document) or bucket, bucket, name)
     shards = [str(shard).rpartition("/")[2] for shard in get_field(document, "report_shards_file_names", list, name)]
     count = get_field(document, "shard_count", int, name)
     if len(shards) != count:
@@ -82,6 +96,17 @@ def parse_manifest(content: bytes, name: str, folder: str, bucket: str, sizes_by
         versions=True,
         rows=get_field(document, "records_processed", int, name),
     )
+
+
+def _find_bucket(document: Mapping[str, Any]) -> str | None:
+    """Find the bucket in the copy of the configuration. Google's APIs have two spellings of it."""
+    for options, filters in (("object_metadata_report_options", "storage_filters"), ("objectMetadataReportOptions", "storageFilters")):
+        found: Any = document
+        for key in ("report_config", options, filters, "bucket"):
+            found = found.get(key) if isinstance(found, dict) else None
+        if isinstance(found, str):
+            return found.rpartition("/")[2]
+    return None
 
 
 def normalize_rows(raw: pa.RecordBatch, bucket: str) -> pa.RecordBatch:

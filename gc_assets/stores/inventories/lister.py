@@ -1,8 +1,9 @@
 """Find the newest inventory report of a storage, and make sure that it is usable.
 
-A report is rejected if it is damaged, too old or dated in the future. It must be about the right
-bucket and keys, and it must contain the columns that identify an object. If a report is rejected,
-nothing is planned for the storage.
+A report is skipped if it is not finished, or if it is about another bucket or only a part of the
+storage, because several rules can write to one location. The newest other report is rejected if it
+is damaged, too old, dated in the future, or lacks the columns that identify an object. If it is
+rejected or does not exist, nothing is planned for the storage.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from gc_assets.core.errors import FormatError, StoreError
 from gc_assets.core.findings import OK, WARN, Finding
 from gc_assets.core.units import format_bytes, format_duration
 from gc_assets.stores.inventories.readers import READERS
-from gc_assets.stores.inventories.report import Manifest
+from gc_assets.stores.inventories.report import Manifest, ReportMismatch, require_own_bucket
 from gc_assets.stores.inventories.task import ReportTask
-from gc_assets.stores.protocol import Directory, ListingPlan, Report, ReportFiles
+from gc_assets.stores.protocol import RESERVED_PREFIX, Directory, ListingPlan, Report, ReportFiles
 
 # Smaller reports are read by a single task, in less than a second.
 ONE_TASK_BYTES: Final = 2**20
@@ -48,10 +49,11 @@ class ReportLister:
     def plan(
         self, parallelism: int, now: datetime, unchanged: frozenset[str], settled_before: datetime, split_keys: Sequence[str] | None
     ) -> ListingPlan:
-        """Plan to read the newest finished report, with one task for each of its files."""
+        """Plan to read the newest suitable report, with one task for each of its files."""
         del parallelism, unchanged, settled_before, split_keys
-        manifest, _ = self._read_newest()
-        versions = self._require_usable(manifest, now)
+        versions = self._has_versions()
+        manifest, _ = self._read_newest(now, versions)
+        self._require_current(manifest, now)
         task = ReportTask(self.config.kind, self.bucket, self.report_files, manifest.without_files(), versions, manifest.files)
         tasks = [task] if manifest.size_bytes <= ONE_TASK_BYTES else [replace(task, files=(file,)) for file in manifest.files]
         return ListingPlan(tasks, Report(manifest.name, manifest.as_of, manifest.rows))
@@ -72,11 +74,11 @@ class ReportLister:
         return None if found is None else found.size_bytes
 
     def examine(self, storage: StorageConfig, now: datetime) -> Iterator[Finding]:
-        manifest, unfinished = self._read_newest()
+        manifest, unfinished = self._read_newest(now, self._has_versions())
         if unfinished:
-            found = f"{', '.join(unfinished[:3])}: not finished, so an older report is used"
+            found = f"{', '.join(unfinished[:3])}: not finished, so another report is used"
             yield Finding(storage.name, "inventory", WARN, found, "Wait until it is written, or check why it is missing.")
-        self._require_usable(manifest, now)
+        self._require_current(manifest, now)
         age = format_duration(timedelta(hours=max(0, (now - manifest.as_of) // timedelta(hours=1))))
         summary = f"{manifest.name}: scan of {manifest.as_of.isoformat()}, {age} ago, {len(manifest.files):,} files"
         found = f"{summary}, {format_bytes(manifest.size_bytes)}; younger files are not candidates"
@@ -86,27 +88,51 @@ class ReportLister:
     def _location(self) -> str:
         return self.config.location.rstrip("/") + "/"
 
-    def _read_newest(self) -> tuple[Manifest, list[str]]:
-        """Find the newest finished report.
+    def _has_versions(self) -> bool:
+        try:
+            return self.bucket.versioning("read").has_versions
+        except OSError as error:
+            raise StoreError(f"cannot read the versioning of bucket {self.bucket.name}: {error.strerror or error}") from error
+
+    def _read_newest(self, now: datetime, versions: bool) -> tuple[Manifest, list[str]]:
+        """Find the newest finished report that lists the whole storage.
+
+        Only reports within `max_inventory_age` are searched, unless the newest one is older.
+
+        Args:
+            now: The current time.
+            versions: Whether the bucket has versions.
 
         Returns:
             The report, and the missing files of newer reports that are not finished.
 
         Raises:
-            StoreError: If there is no finished report, or if it cannot be read.
+            StoreError: If there is no such report, or if it cannot be read.
         """
+        reader, unfinished, mismatches = READERS[self.config.kind], list[str](), list[ReportMismatch]()
+        oldest = now - self.config.max_inventory_age
         try:
-            reader, bucket = READERS[self.config.kind], self.bucket.name
-            unfinished: list[str] = []
             for scan, name in sorted(reader.find_reports(self.report_files, self._location), reverse=True):
+                if mismatches and scan < oldest:
+                    break
                 try:
-                    return reader.read_manifest(self.report_files, self._location, name, scan, bucket), unfinished
+                    manifest = reader.read_manifest(self.report_files, self._location, name, scan, self.bucket.name)
+                    self._require_match(manifest, versions)
                 except FileNotFoundError as error:
                     unfinished.append(str(error.filename))
+                except ReportMismatch as error:
+                    mismatches.append(error)
+                else:
+                    return manifest, unfinished
         except FormatError as error:
             raise StoreError(str(error)) from error
         except OSError as error:
             raise StoreError(f"reports in {self._location} cannot be read: {error.filename}: {error.strerror or error}") from error
+        if mismatches:
+            reason = min(mismatches, key=lambda mismatch: mismatch.is_other_bucket)
+            others = f". No other report since {oldest.isoformat()} covers the storage" if len(mismatches) > 1 else ""
+            missing = f". Another report is not finished: {unfinished[0]} is missing" if unfinished else ""
+            raise StoreError(f"{reason}{others}{missing}")
         if unfinished:
             raise StoreError(
                 f"no report in {self._location} is finished: {unfinished[0]} is missing. "
@@ -114,23 +140,42 @@ class ReportLister:
             )
         raise StoreError(f"there is no report in {self._location}: expected {_EXPECTED[self.config.kind]}")
 
-    def _require_usable(self, manifest: Manifest, now: datetime) -> bool:
-        """Check that a report can be used for this storage.
-
-        Returns:
-            Whether the bucket has versions.
+    def _require_match(self, manifest: Manifest, versions: bool) -> None:
+        """Check that a report lists the whole storage.
 
         Raises:
-            StoreError: If the report must not be used.
+            ReportMismatch: If it does not.
         """
-        name, bucket, age = manifest.name, self.bucket, now - manifest.as_of
-        if manifest.bucket != bucket.name:
-            raise StoreError(f"report {name} lists bucket {manifest.bucket!r}, expected {bucket.name!r}; correct `inventory.location`")
+        name, bucket = manifest.name, self.bucket
+        require_own_bucket(manifest.bucket, bucket.name, name)
         if not bucket.prefix.startswith(manifest.prefixes):
-            raise StoreError(
+            raise ReportMismatch(
                 f"report {name} lists keys that begin with {' or '.join(map(repr, manifest.prefixes))}, but the storage has the prefix "
                 f"{bucket.prefix!r}; extend the report to the storage"
             )
+        for excluded in manifest.excluded:
+            if bucket.prefix.startswith(excluded) or self._is_listed(excluded):
+                raise ReportMismatch(
+                    f"report {name} excludes keys that begin with {excluded!r}, but the storage has the prefix {bucket.prefix!r}; "
+                    "include them in the report"
+                )
+        if versions and not manifest.versions:
+            raise ReportMismatch(
+                f"report {name} lists no versions, but bucket {bucket.name} has versions. "
+                "Include all versions in the inventory (IncludedObjectVersions: All)"
+            )
+
+    def _is_listed(self, prefix: str) -> bool:
+        """Whether all keys with this prefix are in the storage, outside of its reserved directory."""
+        return prefix.startswith(self.bucket.prefix) and not prefix.startswith(f"{self.bucket.prefix}{RESERVED_PREFIX}")
+
+    def _require_current(self, manifest: Manifest, now: datetime) -> None:
+        """Check the time of a report's scan.
+
+        Raises:
+            StoreError: If the report is too old or from the future.
+        """
+        name, age = manifest.name, now - manifest.as_of
         if age > self.config.max_inventory_age:
             limit = format_duration(self.config.max_inventory_age)
             raise StoreError(
@@ -139,15 +184,3 @@ class ReportLister:
             )
         if age < -MAX_SKEW:
             raise StoreError(f"report {name} is from {manifest.as_of.isoformat()}, but now is {now.isoformat()}; set the clocks")
-        try:
-            versions = bucket.versioning("read").has_versions
-        except OSError as error:
-            raise StoreError(
-                f"cannot read the versioning of bucket {bucket.name}, which {name} lists: {error.strerror or error}"
-            ) from error
-        if versions and not manifest.versions:
-            raise StoreError(
-                f"report {name} lists no versions, but bucket {bucket.name} has versions. "
-                "Include all versions in the inventory (IncludedObjectVersions: All)"
-            )
-        return versions

@@ -20,7 +20,8 @@ class ReportReader:
         find_reports: Finds the reports in a location, which ends in `/`. Returns for each report
             the time of its scan, and the name of its folder or manifest.
         read_manifest: Reads a manifest, given the location, what `find_reports` has returned, and
-            the expected bucket. Raises `FileNotFoundError` if the report is not finished.
+            the expected bucket. Raises `FileNotFoundError` if the report is not finished, and
+            `ReportMismatch` if it does not list the whole bucket.
         normalize_rows: Converts the rows of a file to the schema `ROWS`.
         columns: The columns that `normalize_rows` needs.
     """

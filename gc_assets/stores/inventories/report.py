@@ -37,6 +37,18 @@ Format = Literal["csv", "orc", "parquet"]
 _FORMATS: Final[dict[str, Format]] = {"csv": "csv", "orc": "orc", "parquet": "parquet"}
 
 
+class ReportMismatch(FormatError):
+    """Raised if a report does not list the whole storage. Another report in its location may.
+
+    Attributes:
+        is_other_bucket: Whether the report is about another bucket.
+    """
+
+    def __init__(self, message: object = "", *, is_other_bucket: bool = False) -> None:
+        super().__init__(message)
+        self.is_other_bucket = is_other_bucket
+
+
 @dataclass(frozen=True, slots=True)
 class DataFile:
     """A file of a report. Not every manifest contains `md5` and `rows`."""
@@ -61,6 +73,7 @@ class Manifest:
         columns: The names of the columns, or None if the files have a header or schema.
         versions: Whether the report lists all versions of an object.
         rows: The total number of rows, if it is known.
+        excluded: Keys that begin with one of these prefixes are not in the report.
     """
 
     name: str
@@ -72,6 +85,7 @@ class Manifest:
     columns: tuple[str, ...] | None
     versions: bool
     rows: int | None = None
+    excluded: tuple[str, ...] = ()
 
     @property
     def size_bytes(self) -> int:
@@ -100,6 +114,18 @@ def parse_document(content: bytes, name: str) -> Mapping[str, Any]:
     if not isinstance(document, dict):
         raise FormatError(f"{name} is not a JSON object; the report is not used")
     return document
+
+
+def require_own_bucket(found: str, expected: str, name: str) -> None:
+    """Check that a report is about the expected bucket.
+
+    Raises:
+        ReportMismatch: If it is about another one.
+    """
+    if found != expected:
+        raise ReportMismatch(
+            f"report {name} lists bucket {found!r}, expected {expected!r}; correct `inventory.location`", is_other_bucket=True
+        )
 
 
 def require_checksum(content: bytes, checksum: bytes, name: str) -> None:

@@ -196,6 +196,62 @@ class PlainReport:
         return out.getvalue()
 
 
+@dataclass
+class AzureReport:
+    """A report of the rule `name` of Azure Blob inventory, with one blob for each name."""
+
+    blobs: Sequence[str]
+    scan: datetime
+    name: str = "rule"
+    filters: dict[str, Any] = field(default_factory=dict)
+    rule: dict[str, Any] = field(default_factory=dict)
+    manifest: dict[str, Any] = field(default_factory=dict)
+
+    def write(self, put: Put) -> None:
+        folder = f"{self.scan:%Y/%m/%d/%H-%M-%S}/{self.name}/"
+        time = f"{self.scan:%Y-%m-%dT%H:%M:%SZ}"
+        rows = "".join(f"{blob},{time},1,e\n" for blob in self.blobs)
+        content = f"Name,Last-Modified,Content-Length,Etag\n{rows}".encode()
+        put(f"{folder}{self.name}.csv", content)
+        filters = {"blobTypes": ["blockBlob", "appendBlob"], "prefixMatch": ["source/"], **self.filters}
+        document = {
+            "files": [{"blob": f"{folder}{self.name}.csv", "size": len(content)}],
+            "inventoryStartTime": time,
+            "ruleDefinition": {"filters": filters, "format": "csv", "objectType": "blob", **self.rule},
+            "ruleName": self.name,
+            "status": "Succeeded",
+            "summary": {"objectCount": len(self.blobs)},
+        }
+        manifest = json.dumps({**document, **self.manifest}).encode()
+        put(f"{folder}{self.name}-manifest.json", manifest)
+        put(f"{folder}{self.name}-manifest.checksum", hashlib.md5(manifest, usedforsecurity=False).hexdigest().encode())
+
+
+@dataclass
+class GcsReport:
+    """A report of the configuration `config` about a bucket, with one object for each name."""
+
+    names: Sequence[str]
+    scan: datetime
+    config: str = "7f"
+    bucket: str = "source"
+    options: str = "object_metadata_report_options"
+    filters: str = "storage_filters"
+
+    def write(self, put: Put) -> None:
+        prefix, time = f"{self.config}_{self.scan:%Y-%m-%dT%H:%M}", f"{self.scan:%Y-%m-%dT%H:%M:%SZ}"
+        rows = "".join(f"{self.bucket},{name},1,{time},17,1,\n" for name in self.names)
+        put(f"{prefix}_0.csv", f"bucket,name,size,updated,generation,metageneration,timeDeleted\n{rows}".encode())
+        document = {
+            "report_config": {self.options: {self.filters: {"bucket": self.bucket}}},
+            "records_processed": len(self.names),
+            "snapshot_time": time,
+            "shard_count": 1,
+            "report_shards_file_names": [f"{prefix}_0.csv"],
+        }
+        put(f"{prefix}_manifest.json", json.dumps(document).encode())
+
+
 def write_to_disk(root: Path) -> Put:
     def put(name: str, content: bytes) -> None:
         path = root / name

@@ -27,6 +27,8 @@ from gc_assets.stores.local.report_files import LocalReportFiles
 from gc_assets.stores.protocol import Lister, ListingBatch, Problem
 from tests.stores.contract import inventory
 from tests.stores.inventories.report_builders import (
+    AzureReport,
+    GcsReport,
     PlainReport,
     Row,
     S3Report,
@@ -261,6 +263,99 @@ def test_unfinished_report_is_skipped_and_reported_by_doctor(tmp_path: Path) -> 
     assert [(finding.check, finding.verdict) for finding in findings] == [("inventory", "warn"), ("inventory", "ok")]
     assert "2026-11-22T04-00Z/manifest.checksum: not finished" in findings[0].found
     assert "2026-11-21T04-00Z/manifest.json: scan of 2026-11-21T04:00:00+00:00, 1d8h ago, 1 files" in findings[1].found
+
+
+OLDER = SCAN - timedelta(days=1)
+NARROWER: dict[str, dict[str, Any]] = {
+    "another container": {"filters": {"prefixMatch": ["other/"]}},
+    "another prefix": {"filters": {"prefixMatch": ["source/lake/sub/"]}},
+    "all containers": {"filters": {"prefixMatch": None}},
+    "containers instead of blobs": {"rule": {"objectType": "container"}},
+    "young blobs": {"filters": {"creationTime": {"lastNDays": 7}}},
+    "without a prefix": {"filters": {"excludePrefix": ["source/lake/tmp/"]}},
+    "without etags": {"rule": {"schemaFields": ["Name", "Creation-Time", "Content-Length", "Last-Modified"]}},
+    "without append blobs": {"filters": {"blobTypes": ["blockBlob"]}},
+    "a failed scan of another container": {"filters": {"prefixMatch": ["other/"]}, "manifest": {"status": "Failed"}},
+}
+
+
+@pytest.mark.parametrize("case", NARROWER)
+def test_azure_rules_can_share_a_container(tmp_path: Path, case: str) -> None:
+    AzureReport(["source/lake/a"], OLDER).write(write_to_disk(tmp_path))
+    AzureReport(["source/lake/b"], SCAN, "audit", **NARROWER[case]).write(write_to_disk(tmp_path))
+    assert list(list_rows_and_problems(open_lister(tmp_path, "azure"))[0]) == ["a"]
+
+
+def test_azure_rule_without_versions_is_skipped_only_if_the_container_has_versions(tmp_path: Path) -> None:
+    AzureReport(["source/lake/a"], OLDER, filters={"includeBlobVersions": True}).write(write_to_disk(tmp_path))
+    AzureReport(["source/lake/b"], SCAN, "audit").write(write_to_disk(tmp_path))
+    for versions, report in ((False, SCAN), (True, OLDER)):
+        found = open_lister(tmp_path, "azure", FakeBucket(versions=versions)).plan(2, NOW, frozenset(), NOW, None).report
+        assert found is not None
+        assert found.as_of == report
+
+
+@pytest.mark.parametrize(
+    "options, filters", [("object_metadata_report_options", "storage_filters"), ("objectMetadataReportOptions", "storageFilters")]
+)
+def test_gcs_configurations_can_share_a_folder(tmp_path: Path, options: str, filters: str) -> None:
+    GcsReport(["lake/a"], OLDER).write(write_to_disk(tmp_path))
+    GcsReport(["lake/b"], SCAN, "8f", "other", options, filters).write(write_to_disk(tmp_path))
+    lister = open_lister(tmp_path, "gcs", FakeBucket(versions=True))
+    assert list(list_rows_and_problems(lister)[0]) == ["a"]
+
+
+def test_refusal_of_a_shared_container_gives_the_reason_of_the_own_rule(tmp_path: Path) -> None:
+    AzureReport([], OLDER, filters={"creationTime": {"lastNDays": 7}}).write(write_to_disk(tmp_path))
+    AzureReport([], SCAN, "audit", filters={"prefixMatch": ["other/"]}).write(write_to_disk(tmp_path))
+    message = refusal(open_lister(tmp_path, "azure"))
+    assert "2026/11/21/04-00-00/rule/rule-manifest.json: it lists only blobs of the last 7 days" in message
+    assert "No other report since 2026-11-19T12:00:00+00:00 covers the storage" in message
+
+
+@pytest.mark.parametrize("age, is_found", [("32h", True), ("31h59m", False)])
+def test_skipping_ends_at_max_inventory_age(tmp_path: Path, age: str, is_found: bool) -> None:
+    PlainReport([row("lake/a")], OLDER).write(write_to_disk(tmp_path))
+    PlainReport([row("lake/b")], SCAN, bucket="other").write(write_to_disk(tmp_path))
+    lister = open_lister(tmp_path, "plain", max_inventory_age=age)
+    if is_found:
+        assert list(list_rows_and_problems(lister)[0]) == ["a"]
+    else:
+        assert "lists bucket 'other', expected 'source'; correct `inventory.location`" in refusal(lister)
+
+
+def test_refusal_mentions_a_report_that_is_not_finished(tmp_path: Path) -> None:
+    S3Report([row("lake/a")], OLDER, manifest={"sourceBucket": "other"}).write(write_to_disk(tmp_path))
+    S3Report([row("lake/a")], SCAN, unfinished=True).write(write_to_disk(tmp_path))
+    message = refusal(open_lister(tmp_path))
+    assert "lists bucket 'other', expected 'source'" in message
+    assert "2026-11-22T04-00Z/manifest.checksum is missing" in message
+
+
+# Filters of Azure rules, relative to the storage source/lake/
+
+
+@pytest.mark.parametrize(
+    "filters, message",
+    [
+        ({"excludePrefix": ["source/lake/tmp/"]}, "excludes keys that begin with 'lake/tmp/', but the storage has the prefix 'lake/'"),
+        ({"excludePrefix": ["source/la"]}, "excludes keys that begin with 'la', but"),
+        ({"excludePrefix": ["other/", "sou"]}, "excludes keys that begin with '', but"),
+        ({"creationTime": {"lastNDays": 30}}, "it lists only blobs of the last 30 days; remove creationTime from the rule"),
+        ({"blobTypes": ["blockBlob"]}, "it lists no blobs of type appendBlob; add it to blobTypes of the rule"),
+        ({"blobTypes": ["appendBlob", "pageBlob"]}, "it lists no blobs of type blockBlob; add it"),
+        ({"blobTypes": None}, "it lists no blobs of type appendBlob, blockBlob; add"),
+    ],
+)
+def test_filtered_azure_report_is_refused_with_the_filter(tmp_path: Path, filters: dict[str, Any], message: str) -> None:
+    AzureReport(["source/lake/a"], SCAN, filters=filters).write(write_to_disk(tmp_path))
+    assert message in refusal(open_lister(tmp_path, "azure"))
+
+
+@pytest.mark.parametrize("excluded", ["", "source/other/", "source/lake2", "sources", "lake/", "source/lake/.gc-assets/"])
+def test_azure_rule_may_exclude_what_the_storage_does_not_list(tmp_path: Path, excluded: str) -> None:
+    AzureReport(["source/lake/a"], SCAN, filters={"excludePrefix": [excluded]}).write(write_to_disk(tmp_path))
+    assert list(list_rows_and_problems(open_lister(tmp_path, "azure"))[0]) == ["a"]
 
 
 def test_report_time_is_the_earlier_of_folder_and_manifest(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def _cell(value: object) -> object:
 
 
 def azure_manifest(**changes: Any) -> bytes:
-    filters = {"blobTypes": ["blockBlob"], "includeBlobVersions": True, "prefixMatch": ["lake/warehouse/"]}
+    filters = {"blobTypes": ["blockBlob", "appendBlob"], "includeBlobVersions": True, "prefixMatch": ["lake/warehouse/"]}
     rule = {"filters": filters, "format": "parquet", "objectType": "blob", "schedule": "daily"}
     document = {
         "destinationContainer": "reports",
@@ -66,7 +66,7 @@ def azure_manifest(**changes: Any) -> bytes:
 
 def azure_read(content: bytes, checksum: bytes | None = None) -> Any:
     md5 = hashlib.md5(content, usedforsecurity=False).hexdigest().encode()
-    return azure.parse_manifest(content, checksum or md5, "rule-manifest.json", "az://reports/")
+    return azure.parse_manifest(content, checksum or md5, "rule-manifest.json", "az://reports/", "lake")
 
 
 def test_azure_manifest_has_files_time_and_row_count() -> None:
