@@ -189,9 +189,9 @@ def no_live_candidate(hits: int, samples: Sequence[str]) -> GateResult:
 def spelling(hits: int, samples: Sequence[str], kept: int = 0, kept_samples: Sequence[str] = ()) -> GateResult:
     """Fail if a candidate may be a missing live file whose key is spelled differently.
 
-    Keys are compared without percent-encoding, repeated slashes and Unicode differences, and on
-    disks also without case. If the live file exists, the gate does not fail, but the candidate is
-    kept.
+    Keys are compared without percent-encoding, repeated slashes, backslashes and Unicode
+    differences, and on disks also without case. If the live file exists, the gate does not fail,
+    but the candidate is kept.
 
     Args:
         hits: Number of candidates whose live file is not in the inventory.

@@ -41,7 +41,10 @@ _USUAL_SPELLINGS: Final[dict[Scheme, tuple[str, ...]]] = {
 _TO_THE_END: Final = 2**31 - 1
 # Number of directories to look up concurrently, because network mounts are slow.
 _CONCURRENT_LOOKUPS: Final = 16
+# The version of the form that `loosen_spelling` returns. Caches contain hashes of it.
+LOOSE_FORM: Final = 2
 _PERCENT: Final = ord("%")
+_BACKSLASH: Final = ord("\\")
 _NOT_ASCII: Final = 0x80
 _IRREGULAR: Final = frozenset({"", ".", ".."})
 
@@ -292,21 +295,27 @@ def loosen_spelling(keys: pa.Array | pa.ChunkedArray) -> pa.Array:
     """Normalize keys so that different spellings of a name become equal.
 
     Percent-encoding, doubled slashes, `/./` and Unicode composition are undone, even if they were
-    applied several times. Use the result only to find near misses, never to identify a file.
+    applied several times. A backslash becomes a slash, as in Azure. Use the result only to find
+    near misses, never to identify a file. If you change the form, change `LOOSE_FORM`, too.
     """
     values = _one_array(keys).cast(pa.string())
-    suspect = has_irregular_components(values) | find_rows(values, lambda byte, _: (byte == _PERCENT) | (byte >= _NOT_ASCII))
+    suspect = has_irregular_components(values) | find_rows(values, _is_respelled)
     if not suspect.any():
         return values
     mask = pc.and_(pa.array(suspect), pc.is_valid(values))
     return pc.replace_with_mask(values, mask, pa.array([_loosen(key) for key in values.filter(mask).to_pylist()], values.type))
 
 
+def _is_respelled(byte: NDArray[np.uint8], _: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    return (byte == _PERCENT) | (byte == _BACKSLASH) | (byte >= _NOT_ASCII)
+
+
 def _loosen(key: str) -> str:
     raw = key.encode()
     while (decoded := unquote_to_bytes(raw)) != raw:
         raw = decoded
-    return collapse_path(unicodedata.normalize("NFC", raw.decode(errors="backslashreplace")))[1:]
+    # `backslashreplace` would add backslashes, which a second call would replace.
+    return collapse_path(unicodedata.normalize("NFC", raw.replace(b"\\", b"/").decode(errors="replace")))[1:]
 
 
 def _find_locations(address: str) -> set[str]:

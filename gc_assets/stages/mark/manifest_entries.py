@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 
 from gc_assets._version import __version__
 from gc_assets.core.errors import LakeUnreadable
-from gc_assets.core.key_resolver import KeyResolver
+from gc_assets.core.key_resolver import LOOSE_FORM, KeyResolver
 from gc_assets.core.objects import Objects
 from gc_assets.engine.progress import log_activity, log_progress, start_run
 from gc_assets.engine.run_context import RunContext
@@ -131,7 +131,7 @@ def cache_fingerprint(context: RunContext, lake_name: str) -> str:
     """
     settings = context.config.lake(lake_name).decoding_settings([storage.location for storage in context.config.storages])
     columns = [MANIFEST_ENTRIES.schema.names, CONTAINERS.names, HASHES.names]
-    return hashlib.sha256(json.dumps([__version__, *columns, *settings]).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([__version__, LOOSE_FORM, *columns, *settings]).encode()).hexdigest()
 
 
 def count_segment_rows(runs: Sequence[PastRun], side: str) -> int:

@@ -94,6 +94,7 @@ DEPENDENCIES: list[tuple[str, str, Change, set[str]]] = [
     ("the server of a lake", "nessie", with_lake("nessie", uri="http://other:19120/api/v2"), {GRAPH}),
     ("the snapshots that metadata keeps", "nessie", with_lake("nessie", keep_listed_snapshots="refs"), {SEGMENTS}),
     ("the columns of hashes", "iceberg", with_attribute(manifest_entries, "HASHES", pa.schema([])), {SEGMENTS}),
+    ("the form of loose hashes", "iceberg", with_attribute(manifest_entries, "LOOSE_FORM", "another"), {SEGMENTS}),
     ("the columns of containers", "iceberg", with_attribute(manifest_entries, "CONTAINERS", pa.schema([])), {SEGMENTS}),
 ]
 

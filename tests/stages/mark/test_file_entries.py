@@ -35,7 +35,16 @@ def test_entry_row_contains_file_attributes() -> None:
 
 @pytest.mark.parametrize(
     "key, loose",
-    [("a%20b", "a b"), ("a//b", "a/b"), ("a/./b", "a/b"), ("e\u0301", "\u00e9"), ("%2561", "a"), ("Part=A", "part=a"), ("%41", "a")],
+    [
+        ("a%20b", "a b"),
+        ("a\\b", "a/b"),
+        ("a//b", "a/b"),
+        ("a/./b", "a/b"),
+        ("e\u0301", "\u00e9"),
+        ("%2561", "a"),
+        ("Part=A", "part=a"),
+        ("%41", "a"),
+    ],
 )
 def test_irregular_key_also_has_normalized_hash(key: str, loose: str) -> None:
     (row, regular) = build_hashes(entries({"key": key}, {"key": loose})).to_pylist()
