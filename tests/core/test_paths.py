@@ -119,7 +119,7 @@ def test_address_outside_storages_is_external(resolver: KeyResolver, address: st
         ("file://data/warehouse/x", "host 'data'"),
         ("s3:/bucket/prefix/x", "bucket"),
         ("s3:///prefix/x", "bucket"),
-        ("s3://bucket", "without a key"),
+        ("s3://bucket", "contains a bucket but no key"),
     ],
 )
 def test_ambiguous_address_is_rejected(resolver: KeyResolver, address: str, finding: str) -> None:
