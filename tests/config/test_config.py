@@ -169,7 +169,7 @@ def test_default_settings_are_safe(load: Load) -> None:
     ],
 )
 def test_unknown_key_is_rejected_with_path(load: Load, keys: tuple[str | int, ...], path: str) -> None:
-    with pytest.raises(UsageError, match=rf"\n  {re.escape(path)}: unknown key; (did you mean \w+\? A|a)llowed are \w+, "):
+    with pytest.raises(UsageError, match=rf"\n  {re.escape(path)}: unknown key; (did you mean \w+\? A|a)llowed: \w+, "):
         load(keys, 1)
 
 
