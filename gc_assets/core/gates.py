@@ -190,13 +190,14 @@ def spelling(hits: int, samples: Sequence[str], kept: int = 0, kept_samples: Seq
     """Fail if a candidate may be a missing live file whose key is spelled differently.
 
     Keys are compared without percent-encoding, repeated slashes, backslashes and Unicode
-    differences, and on disks also without case. If the live file exists, the gate does not fail,
-    but the candidate is kept.
+    differences, and on disks also without case. If the live file exists, or only expired history
+    needs it, the gate does not fail, but the candidate is kept.
 
     Args:
         hits: Number of candidates whose live file is not in the inventory.
         samples: Keys of some of them.
-        kept: Number of candidates whose live file is in the inventory.
+        kept: Number of candidates whose live file is in the inventory, or that only expired history
+            may need.
         kept_samples: Keys of some of them.
     """
     message = "no candidate is another spelling of a missing live key."
@@ -204,7 +205,8 @@ def spelling(hits: int, samples: Sequence[str], kept: int = 0, kept_samples: Seq
         message = f"{count_of(hits, 'candidate', 'differ')} only in spelling from a live key that does not exist: {show_list(samples)}. "
         message += "Rename the file, repair the reference, or add the file to `protect`."
     if kept:
-        message += f" {count_of(kept, 'file', 'differ')} from an existing live file only in the spelling, so all of them stay: "
+        message += f" {count_of(kept, 'file', 'differ')} only in spelling from an existing live file, or from a file that expired "
+        message += "history still needs, so all of them stay: "
         message += f"{show_list(kept_samples)}. Delete them manually if they are not needed."
     return _result("spelling", hits == 0, message, overridable=False, numbers={"hits": hits, "kept": kept})
 

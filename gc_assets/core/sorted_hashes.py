@@ -67,3 +67,26 @@ class HashSet:
         at = np.minimum(np.searchsorted(self.hashes, hashes[maybe]), len(self.hashes) - 1)
         is_equal = self.hashes[at] == hashes[maybe]
         return maybe[is_equal], at[is_equal]
+
+
+class SpelledHashes:
+    """A set of keys, as hashes of the keys and of their spelling-insensitive forms."""
+
+    def __init__(self, keys: NDArray[np.int64], loose: NDArray[np.int64]) -> None:
+        """Build the set. Both arrays have the same order, and may contain duplicates."""
+        self._loose = HashSet(loose)
+        at = np.searchsorted(self._loose.hashes, loose)
+        self._key = np.empty(len(self._loose.hashes), np.int64)
+        self._key[at] = keys
+        self._is_ambiguous = np.zeros(len(self._key), bool)
+        self._is_ambiguous[at[self._key[at] != keys]] = True
+
+    def find(self, keys: NDArray[np.int64], loose: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Find out which of the given keys have the same spelling-insensitive form as one in the set.
+
+        Returns:
+            The positions of these keys, and a mask which is true for those that differ from at
+            least one key in the set with the same form.
+        """
+        at, found = self._loose.find(loose)
+        return at, self._is_ambiguous[found] | (self._key[found] != keys[at])

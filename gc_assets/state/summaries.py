@@ -490,8 +490,8 @@ class OrphanFilesSummary(Summary):
         missing_lakes: Lakes whose metadata in this storage was replaced or is missing completely.
         unlisted_lakes: Lakes that miss too many live files in this storage. If few tables are
             affected, the entries are these tables.
-        near_misses: Number of candidates that differ from a live key only in spelling. They are not
-            planned.
+        near_misses: Number of candidates that differ only in spelling from a key that is live or in
+            expired history. They are not planned.
         misspelled: Near misses whose live key is missing, so that the plan is refused. None in
             summaries of older releases, which means that all near misses are included.
         junk: Files that are named like metadata but are not. Files in the same directories are

@@ -52,7 +52,7 @@ from gc_assets.stages.records.ledger import (
 from gc_assets.stages.sweep.dropped_tables import claims_with_dropped
 from gc_assets.stages.sweep.foreign_files import FOREIGN
 from gc_assets.stages.sweep.link_targets import find_link_targets
-from gc_assets.stages.sweep.needed_keys import find_needed
+from gc_assets.stages.sweep.needed_keys import find_needed, strongest_need
 from gc_assets.state.arrow_types import BOOL, STRING
 from gc_assets.state.journal import PublishedTable, TableRun
 from gc_assets.state.parts import read_parts
@@ -70,9 +70,8 @@ from gc_assets.state.side_tables import (
 from gc_assets.stores.listing import find_objects
 from gc_assets.stores.protocol import Store
 
-OWNED: Final = pa.schema(
-    [*(field for field in QUARANTINED_COPY if field.name != "rehearsal"), ("is_live", BOOL), ("fits", BOOL), ("lake", STRING)]
-)
+_COPY: Final = [field for field in QUARANTINED_COPY if field.name != "rehearsal"]
+OWNED: Final = pa.schema([*_COPY, ("is_live", BOOL), ("is_respelled", BOOL), ("fits", BOOL), ("lake", STRING)])
 PLANNED: Final = DELETION_PLAN.schema.append(pa.field(ROUTE, STRING))
 _PRESENT: Final = pa.schema([("key", STRING), ("etag", STRING)])
 _OWNED_COPY: Final = pa.schema([("key", STRING), ("etag", STRING), ("source_plan_id", STRING), ("lake", STRING)])
@@ -249,7 +248,10 @@ def _history(lakes: pa.Array | pa.ChunkedArray, tables: pa.Array | pa.ChunkedArr
 
 
 def _is_needed() -> Column:
-    """Condition for copies that are live again or belong to history that is reachable again."""
+    """Condition for copies that are live again or belong to history that is reachable again.
+
+    This includes copies that lakes may need under another spelling of their keys.
+    """
     return F.col("is_live").isNotNull()
 
 
@@ -288,7 +290,11 @@ def _compare_copies(spark: SparkSession, inputs: PlanInputs, copies: DataFrame, 
         find_link_targets(spark, context, storage_name, live),
         find_needed(spark, context, storage_name, live, copies),
     )
-    needs = found.groupBy("key").agg(F.max("is_live").alias("is_live"), F.collect_set("needed_bytes").alias("sizes"))
+    needs = found.groupBy("key").agg(
+        F.max("is_live").alias("is_live"),
+        F.max_by(F.col("respelled").isNotNull(), strongest_need()).alias("is_respelled"),
+        F.collect_set("needed_bytes").alias("sizes"),
+    )
     # If several copies of a needed key exist, prefer one with the recorded size, then the newest.
     # Copies that are not needed are purged oldest first.
     fits = ~_is_needed() | (F.size("sizes") == 0) | F.array_contains("sizes", F.col("size_bytes"))
@@ -329,7 +335,8 @@ def _quarantine_rows(copies: DataFrame, *, purge: Column, is_deferred: Column) -
         "size_bytes",
         "etag",
         "version_id",
-        F.when(~F.col("fits"), "live again, of another size than the lake records")
+        F.when(F.col("is_respelled"), "may be needed under another spelling")
+        .when(~F.col("fits"), "live again, of another size than the lake records")
         .when(F.col("is_live"), "live again")
         .when(is_needed, "in reachable history again")
         .when(is_visible, "visible again")

@@ -52,7 +52,7 @@ from gc_assets.stages.sweep.dropped_tables import DROPPED
 from gc_assets.stages.sweep.link_aliases import planned_by_alias
 from gc_assets.stages.sweep.link_targets import find_link_targets
 from gc_assets.stages.sweep.live_filter import live_count
-from gc_assets.stages.sweep.needed_keys import find_needed
+from gc_assets.stages.sweep.needed_keys import find_needed, strongest_need
 from gc_assets.stages.sweep.tail_matches import planned_by_unknown_address
 from gc_assets.state.journal import PublishedTable, State
 from gc_assets.state.schemas import DELETION_PLAN, LAKE_REFS
@@ -154,9 +154,12 @@ class VerificationMark:
         rows = self.rows.frame if self.rows.in_memory is None else self.rows.in_memory
         by_name = find_needed(self.spark, self.context, self.storage, self.live, rows)
         found = reduce(DataFrame.unionByName, find_link_targets(self.spark, self.context, self.storage, self.live), by_name)
-        grouped = found.groupBy("key").agg(F.max("is_live").alias("is_live"), F.max_by("lake", "is_live").alias("lake"))
-        live_again, in_history = "concat('live again: lake ', lake, ' needs it')", "concat('the history of lake ', lake, ' reaches it')"
-        keys = grouped.selectExpr("key", f"if(is_live, {live_again}, {in_history}) as needed", "is_live")
+        need = F.max_by(F.struct("lake", "is_live", "respelled"), strongest_need()).alias("need")
+        grouped = found.groupBy("key").agg(need).select("key", "need.*")
+        exact = "if(is_live, concat('live again: lake ', lake, ' needs it'), concat('the history of lake ', lake, ' reaches it'))"
+        whose = "if(is_live, concat('lake ', lake, ' needs '), concat('the history of lake ', lake, ' reaches '))"
+        doubt = f"concat('may be needed under another spelling: ', {whose}, respelled)"
+        keys = grouped.selectExpr("key", f"if(respelled is null, {exact}, {doubt}) as needed", "is_live")
         has_dropped = DROPPED in self.rows.plan.header.by_reason
         keys = add_deferred_rows(keys, self._load_rows, self.context, self.storage, self.live, self.refs, has_dropped=has_dropped)
         return add_foreign_rows(keys, self._load_rows, self.foreign.prefixes, self.foreign.doubtful)
@@ -262,7 +265,7 @@ def _describe_mismatch(context: RunContext, plan: StoredPlan, failed: Sequence[G
 
 
 def _unneeded_rows(spark: SparkSession, mark_context: RunContext, plan: StoredPlan, tables: list[PublishedTable]) -> DataFrame:
-    """Return a plan's rows without files that are live under their own name.
+    """Return a plan's rows without files that are live, or may be live under another spelling.
 
     Such files are not removed, so it does not matter which other names they have.
     """

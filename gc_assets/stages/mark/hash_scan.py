@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from gc_assets.core.arrow_rows import replace_columns
-from gc_assets.core.sorted_hashes import HashSet, is_in_sorted, sort_distinct
+from gc_assets.core.sorted_hashes import HashSet, SpelledHashes, is_in_sorted, sort_distinct
 from gc_assets.stages.mark.container_scan import EXTERNAL, KIND_COUNT, ContainerScan, Expanding, to_kind_numbers, to_positions
 from gc_assets.stages.mark.container_states import NumberedStates, hash_keys
 from gc_assets.stages.mark.file_entries import possible_lengths
@@ -143,6 +143,35 @@ class WitnessesOf:
             at, _ = wanted.find(batch.column("key_hash").to_numpy())
             found.append(sort_distinct(batch.column("strongest").to_numpy()[at] // KIND_COUNT))
         yield pa.RecordBatch.from_pydict({"witness": sort_distinct(np.concatenate(found))})
+
+
+RESPELLED: Final = pa.schema([("key_hash", pa.int64())])
+
+
+@dataclass(frozen=True)
+class FindRespelled:
+    """Find entries whose keys differ from the given ones only in spelling, and yield their hashes.
+
+    The input has the columns `MATCHED`.
+
+    Attributes:
+        position: Position of the keys' storage.
+        key_hash: Hashes of the given keys.
+        loose_hash: Hashes of their spelling-insensitive forms, in the same order.
+    """
+
+    position: int
+    key_hash: NDArray[np.int64]
+    loose_hash: NDArray[np.int64]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        wanted, found = SpelledHashes(self.key_hash, self.loose_hash), [np.empty(0, np.int64)]
+        for batch in batches:
+            hashes = batch.column("key_hash").to_numpy()
+            at, is_respelled = wanted.find(hashes, batch.column("loose_hash").to_numpy())
+            is_respelled &= batch.column("storage").to_numpy()[at] == self.position
+            found.append(sort_distinct(hashes[at[is_respelled]]))
+        yield pa.RecordBatch.from_pydict({"key_hash": sort_distinct(np.concatenate(found))}, RESPELLED)
 
 
 OLDEST_FILES: Final = pa.schema([("witness", pa.int64()), ("modified_us", pa.int64())])

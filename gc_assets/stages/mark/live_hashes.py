@@ -31,6 +31,7 @@ from gc_assets.engine.tasks import map_tasks
 from gc_assets.lakes.file_kinds import FILE_KINDS
 from gc_assets.stages.mark.container_scan import EXTERNAL, KIND_COUNT, Expanding, numbered_states, to_positions
 from gc_assets.stages.mark.container_states import NumberedStates, route_of
+from gc_assets.stages.mark.content_roots import RELEASED
 from gc_assets.stages.mark.hash_scan import (
     ENTRY_COUNTS,
     OLDEST_FILES,
@@ -279,6 +280,11 @@ class LiveHashes:
         This is well defined because witnesses are numbered by rank first.
         """
         return self.states.live * KIND_COUNT
+
+    @property
+    def first_dangling(self) -> int:
+        """The smallest `strongest` value that is neither live nor in expired history."""
+        return int(np.count_nonzero(self.states.witnesses.column("rank").to_numpy() <= RELEASED)) * KIND_COUNT
 
     def _to_totals(self, counted: pa.Table) -> LiveTotals:
         witnesses = self.states.witnesses.sort_by("witness")

@@ -1,7 +1,7 @@
 """Find candidates that cached entries or commits reference, based on the hashes of their keys.
 
 A single pass over a lake's hashes finds the strongest witness of each candidate, and checks whether
-any live key may equal a candidate.
+any key that a lake needs may equal a candidate.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.hashing import xxhash64
-from gc_assets.core.sorted_hashes import HashSet
+from gc_assets.core.sorted_hashes import HashSet, SpelledHashes
 from gc_assets.engine.tables import collect_arrow, spark_schema
 from gc_assets.stages.mark.container_scan import KIND_COUNT
 from gc_assets.stages.mark.container_states import route_of
@@ -30,7 +30,7 @@ from gc_assets.state.files import Files
 from gc_assets.state.parts import read_parts
 from gc_assets.state.side_tables import CANDIDATES, LIFECYCLE_SIDE
 
-# A row without a hash contains the number of live keys that may equal a candidate.
+# A row without a hash contains the number of needed keys that may equal a candidate.
 _MATCHES: Final = pa.schema([("key_hash", pa.int64()), ("strongest", pa.int64()), ("hits", pa.int64())])
 
 
@@ -100,13 +100,15 @@ class CandidateMatches:
     """A group of a storage's candidates, matched against the hashes of all lakes.
 
     Attributes:
-        may_be_live: True if a live key may equal a candidate, exactly or except for its spelling.
+        may_be_needed: True if a live key may equal a candidate, exactly or except for its spelling,
+            or if a key of expired history that must be edited may equal one except for its
+            spelling.
         released: Candidates that each lake references but does not need.
         lifecycle_commits: Sorted hashes of candidates released by lifecycle rules, and how many
             retained commits reference each.
     """
 
-    may_be_live: bool
+    may_be_needed: bool
     released: tuple[ReleasedCandidates, ...]
     lifecycle_commits: tuple[NDArray[np.int64], NDArray[np.int64]]
 
@@ -116,7 +118,8 @@ class CandidateMatches:
         paths, hits, released = tuple(candidates), 0, list[ReleasedCandidates]()
         for item, hashes in zip(keys.sets, keys.lakes, strict=True):
             select = hashes.live_keys(keys.storage)
-            found = _match(hashes, _MatchCandidates(select, files, paths))
+            first_unneeded = hashes.first_dangling if item.context.kind(item.lake).edits_history else select.first_released
+            found = _match(hashes, _MatchCandidates(select, first_unneeded, files, paths))
             hits += pc.sum(found.column("hits")).as_py() or 0
             released.append(ReleasedCandidates.of(item.lake, hashes, select, found.filter(pc.is_valid(found.column("key_hash")))))
         return cls(hits > 0, tuple(released), _count_lifecycle_commits(keys, files, paths))
@@ -149,21 +152,30 @@ def _count_lifecycle_commits(keys: LiveKeys, files: Files, paths: tuple[str, ...
 
 @dataclass(frozen=True)
 class _MatchCandidates:
-    """Match entries, given as rows of `MATCHED`, against the candidates."""
+    """Match entries, given as rows of `MATCHED`, against the candidates.
+
+    Attributes:
+        first_unneeded: The smallest `strongest` value that neither live files nor expired history
+            that must be edited has.
+    """
 
     select: SelectLive
+    first_unneeded: int
     files: Files
     candidates: tuple[str, ...]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        keys, loose = _candidate_hashes(self.files, self.candidates)
+        keys, spelled = _candidate_hashes(self.files, self.candidates)
         strongest, hits = np.full(len(keys.hashes), np.iinfo(np.int64).max), 0
         for batch in batches:
             at, found = keys.find(batch.column("key_hash").to_numpy())
             is_mine = batch.column("storage").to_numpy()[at] == self.select.position
             np.minimum.at(strongest, found[is_mine], batch.column("strongest").to_numpy()[at[is_mine]])
-            at, _ = loose.find(batch.column("loose_hash").to_numpy())
-            hits += sum(live.num_rows for live in self.select(iter([batch.take(pa.array(at))])))
+            at, is_respelled = spelled.find(batch.column("key_hash").to_numpy(), batch.column("loose_hash").to_numpy())
+            similar = batch.take(pa.array(at))
+            hits += sum(live.num_rows for live in self.select(iter([similar])))
+            is_needed = similar.column("strongest").to_numpy() < self.first_unneeded
+            hits += np.count_nonzero(is_respelled & is_needed & (similar.column("storage").to_numpy() == self.select.position))
         is_named = strongest < np.iinfo(np.int64).max
         counts = np.zeros(np.count_nonzero(is_named), np.int64)
         yield pa.RecordBatch.from_arrays(list(map(pa.array, (keys.hashes[is_named], strongest[is_named], counts))), schema=_MATCHES)
@@ -171,7 +183,8 @@ class _MatchCandidates:
 
 
 @lru_cache(maxsize=1)
-def _candidate_hashes(files: Files, paths: tuple[str, ...]) -> tuple[HashSet, HashSet]:
-    """Return the hashes of the keys in these parts, and of their spelling-insensitive forms."""
+def _candidate_hashes(files: Files, paths: tuple[str, ...]) -> tuple[HashSet, SpelledHashes]:
+    """Return the hashes of keys in these parts, alone and with their spelling-insensitive forms."""
     keys = read_parts(files, list(paths), CANDIDATES, ["key"]).column("key")
-    return HashSet(xxhash64(keys)), HashSet(xxhash64(loose_form(keys)))
+    hashes = xxhash64(keys)
+    return HashSet(hashes), SpelledHashes(hashes, xxhash64(loose_form(keys)))

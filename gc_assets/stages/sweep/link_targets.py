@@ -24,6 +24,7 @@ from gc_assets.stages.sweep.live_keys import LiveKeys
 from gc_assets.stages.sweep.needed_keys import NEEDED
 from gc_assets.stages.sweep.sweep_checks import has_links
 from gc_assets.stages.sweep.unlisted_files import find_unlisted_hashes, read_unlisted_rows
+from gc_assets.state.arrow_types import STRING
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.schemas import LIVE_FILES, STORAGE_INVENTORY
 from gc_assets.state.side_tables import EXTERNAL_SIDE
@@ -89,5 +90,5 @@ class _ResolveLinks:
             found = [resolve_links(address) for address in batch.column("address").to_pylist()]
             keys = [None if root is None or path is None or not path.startswith(f"{root}/") else path[len(root) + 1 :] for path in found]
             columns = [pa.array(keys, pa.string()), batch.column("lake"), pa.repeat(pa.scalar(True), batch.num_rows)]
-            rows = pa.RecordBatch.from_arrays([*columns, batch.column("size_bytes")], schema=NEEDED)
+            rows = pa.RecordBatch.from_arrays([*columns, batch.column("size_bytes"), pa.nulls(batch.num_rows, STRING)], schema=NEEDED)
             yield rows.filter(rows.column("key").is_valid())

@@ -2,7 +2,7 @@
 
 Candidates are compared with the entries of all lakes by the hashes of their keys. A hash collision
 only changes a reason, so equal hashes are treated as equal keys. The keys themselves are compared
-in two cases: if a candidate may equal a live key, or if a referenced candidate may be foreign or
+in two cases: if a candidate may equal a needed key, or if a referenced candidate may be foreign or
 belong to a dropped table.
 """
 
@@ -31,9 +31,9 @@ from gc_assets.lakes.file_kinds import FILE_KINDS
 from gc_assets.lakes.kinds import uncollected_metadata
 from gc_assets.stages.sweep.candidate_matches import CandidateMatches, ReleasedCandidates
 from gc_assets.stages.sweep.dropped_tables import DroppedFinder
-from gc_assets.stages.sweep.exact_comparison import find_collisions, find_hits, ignores_case
+from gc_assets.stages.sweep.exact_comparison import find_collisions, find_hits, find_twins, ignores_case
 from gc_assets.stages.sweep.foreign_files import FOREIGN, ForeignFinder
-from gc_assets.stages.sweep.live_filter import live_keys
+from gc_assets.stages.sweep.live_filter import expired_keys, live_keys
 from gc_assets.stages.sweep.live_keys import LiveKeys
 from gc_assets.state.arrow_types import STRING
 from gc_assets.state.schemas import ORPHAN_FILES
@@ -47,7 +47,7 @@ from gc_assets.state.side_tables import (
 )
 
 # Number of candidates that are matched in one pass over the hashes of all lakes. Each candidate
-# takes 40 bytes in every task.
+# takes about 50 bytes in every task.
 MAX_MATCHED: Final = 2_000_000
 
 ROUTED_ORPHANS: Final = ORPHAN_FILES.schema.append(pa.field(ROUTE, STRING))
@@ -82,8 +82,9 @@ class ReasonSearch:
         """Return the candidates with their reasons, witnesses and routes.
 
         If a candidate equals a live key, it is routed to the false negatives. If the candidate
-        differs from a live key only in its spelling, the candidate is routed to the near misses.
-        This also applies to a live candidate with the same hash as a released file.
+        differs only in its spelling from a key that is live, or in expired history that must be
+        edited, the candidate is routed to the near misses. This also applies to a live candidate
+        with the same hash as a released file.
 
         Args:
             candidates: Parts with the candidates (columns `CANDIDATES`).
@@ -97,15 +98,15 @@ class ReasonSearch:
         if table_fits_in_process(self.spark, rows, len(candidates.paths)):
             matches = self._match(candidates, in_process=True)
             found = pa.Table.from_batches(self._task(matches)(candidates.read_batches()), ROUTED_ORPHANS)
-            is_hit = matches.may_be_live or len(collisions)
-            return self._route_live(frame_from_arrow(self.spark, found), collisions) if is_hit else found
+            is_hit = matches.may_be_needed or len(collisions)
+            return self._route_needed(frame_from_arrow(self.spark, found), collisions) if is_hit else found
         frames, is_hit = list[DataFrame](), bool(len(collisions))
         for scan in _split(candidates, -(-rows // MAX_MATCHED)):
             matches = self._match(scan, in_process=False)
             frames.append(scan.map_arrow(self.spark, self._task(matches), spark_schema(ROUTED_ORPHANS)))
-            is_hit |= matches.may_be_live
+            is_hit |= matches.may_be_needed
         frame = reduce(DataFrame.unionAll, frames)
-        return self._route_live(frame, collisions) if is_hit else frame
+        return self._route_needed(frame, collisions) if is_hit else frame
 
     def _match(self, candidates: ParquetScan, *, in_process: bool) -> CandidateMatches:
         """Match candidates by hash.
@@ -141,11 +142,18 @@ class ReasonSearch:
         deferred = Claims.of_shields(self.deferred) if self.deferred else None
         return _AddReasons(matches, self.foreign, self.dropped, edited, reasons, deferred, uncollected_metadata())
 
-    def _route_live(self, orphans: DataFrame, collisions: pa.Array) -> DataFrame:
-        """Compare candidates with the live keys themselves, and route those that match."""
-        live = [item.table for item in self.keys.sets]
-        live_files = live_keys(orphans.sparkSession, self.context, self.keys.storage, live)
-        hits = find_hits(orphans, live_files, ignore_case=ignores_case(self.context, self.keys.storage))
+    def _route_needed(self, orphans: DataFrame, collisions: pa.Array) -> DataFrame:
+        """Compare candidates with the needed keys themselves, and route those that match.
+
+        A candidate that history holds under its own key is only compared with live keys, because it
+        is not removed before that history is edited, and the apply compares it again.
+        """
+        spark, context, storage = orphans.sparkSession, self.context, self.keys.storage
+        live, ignore_case = [item.table for item in self.keys.sets], ignores_case(self.context, self.keys.storage)
+        hits = find_hits(orphans, live_keys(spark, context, storage, live), ignore_case=ignore_case)
+        unheld, in_history = orphans.filter(F.col("held_by").isNull()), expired_keys(spark, context, storage, live)
+        twins = find_twins(unheld, in_history, ignore_case=ignore_case).filter("key <> live_key")
+        hits = hits.unionByName(twins.select("key", F.lit(False).alias("exact"))).groupBy("key").agg(F.max("exact").alias("exact"))
         # The live keys do not include files with the same hash as a released file, so these are not
         # errors of the filter.
         is_lost = F.col("exact") & ~F.col("key").isin(collisions.to_pylist())

@@ -131,7 +131,7 @@ def test_candidate_matches_live_key_in_any_spelling_but_only_in_its_storage(
         writer.write(pa.RecordBatch.from_pylist([{"key": key}], schema=CANDIDATES))
         paths = [f"{writer.directory}/{part.name}" for part in writer.close()]
         keys = LiveKeys.of(spark, context, STORAGE, live_tables(context))
-        assert CandidateMatches.find(keys, context.state.files, paths).may_be_live == is_hit
+        assert CandidateMatches.find(keys, context.state.files, paths).may_be_needed == is_hit
 
 
 def test_wrong_bit_in_stored_hash_stops_sweep(spark: SparkSession, tmp_path: Path) -> None:

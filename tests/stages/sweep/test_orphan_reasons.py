@@ -69,11 +69,12 @@ def test_orphan_reasons_match_comparison_of_keys(
         respelled = [key.replace("%2F", "/") for key in chance.sample(every, 5)]
         candidates = sorted({*chance.sample(every, 30), *respelled})
         live = {key for lake in LAKES if ranks[lake] == REACHED for key in named[lake]}
+        expired = {key for lake in LAKES if ranks[lake] == RELEASED for key in named[lake]}
 
-        def expect(key: str, live: set[str] = live) -> tuple[str, str | None, str]:
+        def expect(key: str, live: set[str] = live, expired: set[str] = expired) -> tuple[str, str | None, str]:
             owners = [(ranks[lake], lake) for lake in LAKES if ranks[lake] != REACHED and key in named[lake]]  # noqa: B023
             rank, lake = min(owners, default=(None, None))
-            route = FALSE_NEGATIVES_SIDE if key in live else NEAR_MISSES_SIDE if key.replace("/", "%2F") in live else ""
+            route = FALSE_NEGATIVES_SIDE if key in live else NEAR_MISSES_SIDE if key.replace("/", "%2F") in live | (expired - {key}) else ""
             return "expired" if rank == RELEASED else "unreferenced", f"{lake}-{STORAGE}" if lake else None, route
 
         with all_remote() if is_remote else nullcontext():
@@ -83,6 +84,21 @@ def test_orphan_reasons_match_comparison_of_keys(
         assert [row["key"] for row in found] == candidates
         got = {row["key"]: (row["reason"], row["last_container"], row["_route"]) for row in found}
         assert got == {key: expect(key) for key in candidates}, seed
+
+
+def test_file_that_history_holds_is_not_a_near_miss_of_expired_keys(spark: SparkSession, tmp_path: Path) -> None:
+    context = context_of(tmp_path)
+    publish_live_set(context, "sales", {STORAGE: ["a b", "a%20b"], OTHER: ["c%20d"]}, RELEASED)
+    publish_live_set(context, "weather", {STORAGE: ["e%20f"]}, DEAD)
+    keys = ["a b", "a%20b", "a%2520b", "c d", "e f"]
+    found = find(spark, context, write_candidates(context, "held", keys), len(keys))
+    assert {row["key"]: (row["held_by"], row["_route"]) for row in found} == {
+        "a b": ("sales", ""),
+        "a%20b": ("sales", ""),
+        "a%2520b": (None, NEAR_MISSES_SIDE),
+        "c d": (None, ""),
+        "e f": (None, ""),
+    }
 
 
 @pytest.mark.parametrize("is_remote", [False, True])
