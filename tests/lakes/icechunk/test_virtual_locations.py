@@ -84,7 +84,7 @@ def test_virtual_file_is_address_that_icechunk_reads(location: str, read: str | 
 
 @pytest.mark.parametrize("location", ["vcc://unknown/q", "vcc:///q", "vcc://BOX/q", "vcc:box/q", "vcc://box", "vcc://box%2520/q"])
 def test_unknown_chunk_container_is_refused_with_known_names(location: str) -> None:
-    with pytest.raises(FormatError, match=f"manifest x: the location '{location}' names .*the configuration defines 'Box', 'box'"):
+    with pytest.raises(FormatError, match=f"manifest x: the location '{location}' uses .*the configuration defines 'Box', 'box'"):
         addresses("file:///plain", location)
 
 

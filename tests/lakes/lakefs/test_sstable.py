@@ -75,7 +75,7 @@ def test_random_sstables_round_trip(pairs: dict[bytes, bytes], interval: int, bl
         (TableWriter(version=5), "format version 5; expected 2"),
         (TableWriter(compression=7), "compressed with zstd"),
         (TableWriter(compression=11), "compressed with unknown .type 11"),
-        (TableWriter(index_type=1), "index type 1"),
+        (TableWriter(index_type=1), "index has type 1"),
         (TableWriter(num_entries=4999), "rocksdb.num.entries is 4,999, read 5,000"),
         (TableWriter(key_trailer=bytes(8)), "kind 0, expected 1"),
         (TableWriter(meta={b"rocksdb.range_del": b"\0\0"}), "range deletions"),
