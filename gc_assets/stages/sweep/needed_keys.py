@@ -26,6 +26,7 @@ from gc_assets.stages.mark.live_set import MAX_KEYS, LiveSet
 from gc_assets.stages.sweep.exact_comparison import find_twins, ignores_case
 from gc_assets.stages.sweep.live_filter import expired_keys, live_keys
 from gc_assets.stages.sweep.live_keys import LIVE_KEYS, LiveKeys
+from gc_assets.stages.sweep.orphan_reasons import MAX_MATCHED
 from gc_assets.state.arrow_types import STRING
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.side_tables import EXPIRED_SIDE
@@ -44,7 +45,8 @@ def find_needed(
 
     A key occurs once for each lake that needs it. Other spellings only count for keys that no lake
     needs exactly. This process looks up at most `MAX_KEYS` keys. If there are more, the result
-    contains all files that any lake needs, including keys that were not given.
+    contains all files that any lake needs, including keys that were not given. This process hashes
+    the spellings of at most `MAX_MATCHED` keys, because executors join the hashes of more.
 
     Args:
         spark: The session of the result.
@@ -62,7 +64,7 @@ def find_needed(
     wanted = pc.unique(rows.column("key"))
     if len(wanted) > MAX_KEYS:
         exact = _read_all(spark, context, storage_name, live)
-        given = frame_from_arrow(spark, keys.select(_KEYS.names)) if isinstance(keys, pa.Table) else keys.select("key")
+        given = frame_from_arrow(spark, keys.select(_KEYS.names)) if isinstance(keys, pa.Table) else keys.select("key").distinct()
         respelled = _find_respelled(spark, context, storage_name, live, given)
         return exact if respelled is None else exact.unionByName(respelled.join(exact.select("key").distinct(), "key", "left_anti"))
     tables = live if len(wanted) else ()
@@ -143,9 +145,10 @@ def _find_hashes(spark: SparkSession, keys: LiveKeys, wanted: pa.Table | DataFra
     """
     if isinstance(wanted, DataFrame):
         spelled = map_arrow(wanted, _hash_spelling, LIVE_KEYS)
-        if not (keys.runs_in_process or is_small(spark)):
+        is_local = keys.runs_in_process or is_small(spark)
+        rows = collect_arrow(spelled.limit(MAX_MATCHED + 1), LIVE_KEYS) if is_local else None
+        if rows is None or rows.num_rows > MAX_MATCHED:
             return [_join_hashes(keys, number, spelled) for number in range(len(keys.lakes))]
-        rows = collect_arrow(spelled, LIVE_KEYS)
     else:
         rows = pa.Table.from_batches(_hash_spelling(iter(wanted.to_batches())), LIVE_KEYS)
     key_hash, loose_hash = (rows.column(name).to_numpy() for name in LIVE_KEYS.names)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import ModuleType
 
 import pyarrow as pa
 import pytest
@@ -53,16 +54,26 @@ def find_respelled(spark: SparkSession, context: RunContext, live: PublishedTabl
     return {(row["key"], row["is_live"], row["respelled"]) for row in rows if row["key"] in keys}
 
 
-@pytest.mark.parametrize("is_remote", [False, True])
+@pytest.mark.parametrize("module, bound", [(live_hashes, "MAX_LOCAL_HASHES"), (needed_keys, "MAX_MATCHED"), (needed_keys, None)])
 @pytest.mark.parametrize("limit", [0, 100])
 @pytest.mark.parametrize("rank, is_live", [(REACHED, True), (HELD, False), (DEAD, None)])
 def test_keys_needed_under_another_spelling_are_found(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int, rank: int, is_live: bool | None, is_remote: bool
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    limit: int,
+    rank: int,
+    is_live: bool | None,
+    module: ModuleType,
+    bound: str | None,
 ) -> None:
-    """Iceberg Java writes a path with `%3A` to an Azure blob with `:`, and disks may ignore case."""
+    """Iceberg Java writes a path with `%3A` to an Azure blob with `:`, and disks may ignore case.
+
+    Executors search if there are many live files, or many keys.
+    """
     monkeypatch.setattr(needed_keys, "MAX_KEYS", limit)
-    if is_remote:
-        monkeypatch.setattr(live_hashes, "MAX_LOCAL_HASHES", -1)
+    if bound is not None:
+        monkeypatch.setattr(module, bound, -1)
     context = run_context_at(tmp_path, other=f"file://{tmp_path}/other/")
     live = publish_live_set(context, LAKE, {STORAGE: ["ts=00%3A00/a", "B", "plain"], "other": ["c%20d"]}, rank)
     expected = set() if is_live is None else {("ts=00:00/a", is_live, "ts=00%3A00/a"), ("b", is_live, "B")}
