@@ -650,7 +650,7 @@ def _select_pointers(client: SqlCatalog) -> Select[str, str, str | None]:
 
 
 def _table_filter(client: SqlCatalog) -> ColumnElement[bool] | None:
-    """Return the condition for rows that are tables, or None if the database has no views."""
+    """Return the SQL condition that excludes views, or None if the database has no views."""
     inspector = inspect(client.engine)
     if not inspector.has_table(IcebergTables.__tablename__):
         return None  # The query itself will report the missing table.

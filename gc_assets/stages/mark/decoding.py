@@ -80,7 +80,7 @@ class _DecodedContainer:
 
     @property
     def recorded_length(self) -> int | None:
-        """The length recorded by the parent, or None if it is the same or not recorded."""
+        """The length that the parent recorded, or None if it is missing or correct."""
         recorded: int | None = self.task["size_bytes"]
         return None if recorded == self.length else recorded
 

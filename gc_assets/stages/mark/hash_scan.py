@@ -130,7 +130,7 @@ WITNESS_NUMBERS: Final = pa.schema([("witness", pa.int64())])
 
 @dataclass(frozen=True)
 class WitnessesOf:
-    """Find the distinct witnesses of keys with these sorted hashes.
+    """Find the distinct containers or commits that reference keys with these sorted hashes.
 
     The input has the columns `MATCHED`.
     """

@@ -47,9 +47,8 @@ def policy_table(context: RunContext, lake_name: str) -> PublishedTable:
 def current_rules(context: RunContext, lake_name: str) -> PublishedTable:
     """Publish the enabled rules of this run date with `last_deleted`.
 
-    `last_deleted` is the rule's bound on the newest earlier date whose deletions were completed. A
-    row in `policy_table` does not prove a deletion, so dates with unapplied, failed or restored
-    plans are ignored.
+    `last_deleted` is the rule's `date_to_be_deleted` on the newest earlier run date whose plan was
+    completely applied. Dates with unapplied, failed or restored plans are ignored.
     """
     state = context.state
     policy = context.table(POLICY_TABLE, lake_name)

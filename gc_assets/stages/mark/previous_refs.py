@@ -134,9 +134,9 @@ def _find_missed(context: RunContext, newest: PublishedTable, lake_name: str, re
 
 
 def _find_claims(context: RunContext, newest: PublishedTable, tables: Sequence[_MissedTable]) -> list[Claim]:
-    """Return the last claims of these tables as shields, which protect the files under them.
+    """Return the last recorded locations of these tables, whose files stay protected.
 
-    A claim is matched by table name if its uuid was unknown.
+    A location without a recorded table uuid is matched by table name.
     """
     rows = read_parts(context.state.files, newest.paths(CLAIMS_SIDE), CLAIMS, ["address", "table_uuid", "table_name"]).to_pylist()
     names = {item.table_uuid or item.table_name: item.table_name for item in tables}

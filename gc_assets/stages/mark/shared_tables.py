@@ -137,7 +137,7 @@ class SharedTables:
         return {*self.neighbours.get(lake, ()), *of_tables} - {lake}
 
     def _find_kept_by(self, lake: str, edits: pa.Table, other: str) -> Iterator[tuple[EditKey, str]]:
-        """Yield the edits that the other lake does not make, with the reasons."""
+        """Yield the edits of `lake` that `other` would not make, each with the reason."""
         context = self.context
         config, label = context.config.lake(other), context.config.label_of(other)
         is_same_catalog, uuids = other in self.neighbours.get(lake, ()), _uuids_of(edits)
