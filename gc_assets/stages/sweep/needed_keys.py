@@ -64,8 +64,8 @@ def find_needed(
     wanted = pc.unique(rows.column("key"))
     if len(wanted) > MAX_KEYS:
         exact = _read_all(spark, context, storage_name, live)
-        given = frame_from_arrow(spark, keys.select(_KEYS.names)) if isinstance(keys, pa.Table) else keys.select("key").distinct()
-        respelled = _find_respelled(spark, context, storage_name, live, given)
+        given = frame_from_arrow(spark, keys.select(_KEYS.names)) if isinstance(keys, pa.Table) else keys
+        respelled = _find_respelled(spark, context, storage_name, live, given.select("key").distinct())
         return exact if respelled is None else exact.unionByName(respelled.join(exact.select("key").distinct(), "key", "left_anti"))
     tables = live if len(wanted) else ()
     found = [_select_needed(context, storage_name, table, LiveSet(context, table).rows_of(spark, wanted)) for table in tables]
@@ -114,7 +114,7 @@ def _find_respelled(
     Hashes show whether there may be any. Only then are the keys themselves compared.
 
     Args:
-        wanted: The keys, in the column key.
+        wanted: The distinct keys, in the column key.
 
     Returns:
         Rows with the columns `NEEDED`, or None if there are no such keys.
@@ -132,7 +132,7 @@ def _find_respelled(
             if len(own)
         ]
         files = frame_from_arrow(spark, pa.concat_tables(found))
-    candidates = frame_from_arrow(spark, wanted) if isinstance(wanted, pa.Table) else wanted.distinct()
+    candidates = frame_from_arrow(spark, wanted) if isinstance(wanted, pa.Table) else wanted
     twins = find_twins(candidates, files, ignore_case=ignores_case(context, storage_name)).filter("key <> live_key").distinct()
     needed = files.drop("respelled").withColumnRenamed("key", "live_key")
     return twins.join(needed, "live_key").withColumnRenamed("live_key", "respelled").select(*NEEDED.names)

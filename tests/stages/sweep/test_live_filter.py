@@ -124,9 +124,9 @@ def test_candidate_matches_live_key_in_any_spelling_but_only_in_its_storage(
     if not in_process:
         monkeypatch.setattr(live_hashes, "MAX_LOCAL_HASHES", -1)
     context = context_of(tmp_path)
-    publish_live_set(context, "sales", {STORAGE: ["a", "x=1%2F2", "y\\1"], OTHER: ["elsewhere"]})
+    publish_live_set(context, "sales", {STORAGE: ["a", "x=1%2F2", "y\\1"], OTHER: ["other"]})
     publish_live_set(context, "weather", {STORAGE: []})
-    for key, is_hit in (("a", True), ("x=1/2", True), ("y/1", True), ("b", False), ("elsewhere", False)):
+    for key, is_hit in (("a", True), ("x=1/2", True), ("y/1", True), ("b", False), ("other", False)):
         writer = PartWriter(context.state.files, f"scratch/{is_hit}-{len(key)}", CANDIDATES)
         writer.write(pa.RecordBatch.from_pylist([{"key": key}], schema=CANDIDATES))
         paths = [f"{writer.directory}/{part.name}" for part in writer.close()]
