@@ -51,8 +51,8 @@ def update_page(page: Path, results: Sequence[Result]) -> None:
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:
-    lines = [HEAD, tuple("---" for _ in HEAD), *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    head, *lines = (f"| {' | '.join(line)} |\n" for line in (HEAD, *rows))
+    return "".join([head, f"|{'---|' * len(HEAD)}\n", *lines])
 
 
 def _cells_of(line: str) -> tuple[str, ...]:
