@@ -80,8 +80,9 @@ ALLOWED: Final[tuple[tuple[str, str, str], ...]] = (
 ROOT: Final = Path(__file__).parents[1]
 FILES: Final = {
     "python": ("gc_assets/**/*.py", "resources/*.py", "tests/**/*.py", "benchmarks/**/*.py", "docs/conf.py", "hatch_build.py"),
-    "page": ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs/*.md", "docs/adr/*.md", "docs/*.ipynb"),
+    "page": ("*.md", "docs/*.md", "docs/adr/*.md", "docs/*.ipynb", "benchmarks/*.md"),
     "template": ("gc_assets/report/templates/*",),
+    "labels": ("deploy/grafana/*",),
     "comments": ("Makefile", "Dockerfile", "*.yaml", ".pre-commit-config.yaml", ".editorconfig", "pyproject.toml", "deploy/*"),
 }
 PRODUCT: Final = ("gc_assets/", "resources/")
@@ -111,7 +112,7 @@ def files() -> dict[str, str]:
 
 def check_file(path: str, check: str, source: str) -> Iterator[Violation]:
     """Yield the violations of one file. `check` is a key of `FILES`."""
-    checks = {"python": check_python, "page": check_page, "template": check_template, "comments": check_comments}
+    checks = {"python": check_python, "page": check_page, "template": check_template, "labels": check_labels, "comments": check_comments}
     return checks[check](path, source)
 
 
@@ -174,6 +175,17 @@ def check_template(path: str, source: str) -> Iterator[Violation]:
 def check_comments(path: str, source: str) -> Iterator[Violation]:
     for block in comment_blocks(other_comments(source)):
         yield from check_block(path, block)
+
+
+# A text of a Grafana dashboard (JSON) or an alerting rule (YAML), on a line of its own.
+_LABEL: Final = re.compile(r'\s*"?(?:title|description|summary|legendFormat)"?: "(.*)",?')
+
+
+def check_labels(path: str, source: str) -> Iterator[Violation]:
+    for number, line in enumerate(source.split("\n"), 1):
+        if match := _LABEL.fullmatch(line):
+            yield from check_block(path, make_block("page", [(number, match.group(1))]))
+    yield from check_comments(path, source)
 
 
 def _forbidden_names(path: str, line: int, code: str) -> Iterator[Violation]:

@@ -44,7 +44,9 @@ def test_every_exception_is_used() -> None:
         ("docs/*.md", "page"),
         ("docs/*.ipynb", "page"),
         ("gc_assets/report/templates/*", "template"),
-        ("deploy/*", "comments"),
+        ("benchmarks/*.md", "page"),
+        ("deploy/*.yaml", "comments"),
+        ("deploy/grafana/*", "labels"),
         ("Makefile", "comments"),
     ],
 )
@@ -107,6 +109,13 @@ def test_allowed_identifier_passes(source: str) -> None:
 def test_single_word_strings_in_tests_are_sample_data() -> None:
     assert rules_of("x = 'nobody', 's3://elsewhere/data'", path="tests/example.py") == set()
     assert rules_of("x = 'max_sick'", path="tests/example.py") == {"identifier"}
+
+
+@pytest.mark.parametrize(
+    "line", ['  "title": "Lakes of the last night",', '  summary: "{{ $value }} tables are sick."', "  # The last night."]
+)
+def test_labels_and_comments_of_dashboards_and_alerts_are_checked(line: str) -> None:
+    assert rules_of(f"expr: night > 0\n{line}\n", "labels", "deploy/grafana/example") & {"night", "sick"}
 
 
 BAD_TEXTS = [
