@@ -57,9 +57,11 @@ class LakeGarbageCollectionScaffolder(dg.Scaffolder[ScaffoldParams]):
 
     @classmethod
     def get_scaffold_params(cls) -> type[ScaffoldParams]:
+        """Return the model of the command's options."""
         return ScaffoldParams
 
     def scaffold(self, request: dg.ScaffoldRequest[ScaffoldParams]) -> None:
+        """Write `defs.yaml` and, if it is needed and missing, the example."""
         given = request.params.lakes_yaml
         folder = request.target_path.parent if request.append else request.target_path
         path = given or _FILE
@@ -79,6 +81,11 @@ class LakeGarbageCollection(dg.Component, dg.Resolvable, dg.Model):
     lakes_yaml: str = Field(default=_FILE, description="The configuration, absolute or relative to the component's directory.")
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        """Build the assets, jobs, schedule and sensors. Neither Spark nor a lake is opened.
+
+        Raises:
+            UsageError: If the configuration is missing or invalid.
+        """
         path = Path(os.path.normpath(context.path / self.lakes_yaml))
         if not path.exists():
             key = f"`lakes_yaml` in {context.path / 'defs.yaml'}"

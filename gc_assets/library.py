@@ -46,6 +46,7 @@ def open(path: str | os.PathLike[str] | None = None) -> PublishedRuns:
 
     Raises:
         UsageError: If the configuration is missing or invalid.
+        StateError: If the names recorded in the state cannot be read.
     """
     return PublishedRuns(load_platform(os.environ, None if path is None else os.fspath(path)))
 
@@ -102,16 +103,31 @@ class PublishedRun:
 
     @property
     def run_date(self) -> date:
+        """The run date, which is a day in UTC."""
         return self.context.run_date
 
     def table(self, name: str, owner: str | None = None, columns: Collection[str] | None = None) -> pa.Table:
-        """Read a table by name into memory."""
+        """Read a table by name into memory.
+
+        Args:
+            name: The name of a published table, such as `live_files`.
+            owner: The name of the lake or storage. You can omit it if only one has the table.
+            columns: The columns to read. By default, all columns are read.
+
+        Raises:
+            StateError: If the run date does not have the table.
+            UsageError: If the table, owner or a column does not exist.
+        """
         table, group = self._table(name, owner, columns)
         schema = table.schema if columns is None else pa.schema([table.schema.field(column) for column in columns])
         return pa.Table.from_batches(read_table_rows(self.context, table, group, columns), schema)
 
     def frame(self, spark: SparkSession, name: str, owner: str | None = None, columns: Collection[str] | None = None) -> DataFrame:
-        """Return a table as a lazy Spark data frame."""
+        """Return a table as a lazy Spark data frame.
+
+        The arguments and errors are those of `table`. Spark's executors must be able to read the
+        state.
+        """
         table, group = self._table(name, owner, columns)
         names = None if columns is None else list(columns)
         if table is schemas.LIVE_FILES:
@@ -123,6 +139,13 @@ class PublishedRun:
         """Load the plan of a storage, with the results of its gates and the decisions about it.
 
         To read the files in the plan, use `deletion_plan`.
+
+        Args:
+            storage: The storage, required if there are several.
+
+        Raises:
+            StateError: If the run date has no plan, or the plan is damaged or was changed.
+            UsageError: If the storage does not exist.
         """
         name = _owner(self.context.config, DELETION_PLAN, storage)
         return load_plan(self.context.config, self.context.table(DELETION_PLAN, name))
@@ -131,11 +154,17 @@ class PublishedRun:
         """Explain why a file is kept, planned or deleted.
 
         Args:
-            key: A canonical key or an address.
+            key: A canonical key or an address. A part is sufficient if only one file matches.
             storage: The storage to search. By default, all storages are searched.
 
         Returns:
-            One explanation for each storage in which the key was found.
+            One explanation for each storage that contains the key, or for each searched storage if
+            none does.
+
+        Raises:
+            StateError: If the run date has no tables.
+            UsageError: If the storage does not exist or does not contain the address, or more than
+                one file matches.
         """
         return explain(self.context, key, storage and self.context.config.storage_of_user(storage).name)
 
@@ -145,6 +174,13 @@ class PublishedRun:
         The views are `snapshot_history`, `manifest_entries` and `all_snapshots`. There is also a
         table function, `expired_snapshots(table)`. If views of another lake exist, they are
         replaced.
+
+        Args:
+            lake: The lake, required if there are several Iceberg lakes.
+
+        Raises:
+            StateError: If the run date has no history.
+            UsageError: If the lake does not exist or is not an Iceberg lake.
         """
         history_views(spark, self.context, _owner(self.context.config, SNAPSHOT_HISTORY, lake))
 
@@ -169,7 +205,7 @@ class PublishedRuns:
 
     @property
     def now(self) -> datetime:
-        """Reference time for the status of plans."""
+        """Reference time for the status of plans (UTC)."""
         return self.platform.clock.now()
 
     def dates(self) -> list[date]:
@@ -200,6 +236,9 @@ class PublishedRuns:
         Args:
             storage: List only plans of this storage.
             empty: Include plans that contain no actions.
+
+        Raises:
+            UsageError: If the storage does not exist.
         """
         config = self.platform.config
         return list(list_plans(config, None if storage is None else config.storage_of_user(storage).name, empty=empty))
@@ -209,13 +248,25 @@ class PublishedRuns:
 
         Args:
             plan_id: The plan id. Its first 8 characters are enough.
+
+        Raises:
+            UsageError: If no plan has the id, or several begin with it.
+            StateError: If the plan is damaged or was changed.
         """
         return find_plan(self.platform.config, plan_id)
 
     def read_quarantine(self, storage: str | None = None) -> pa.Table:
         """Read which files are in quarantine. A file with several copies has several rows.
 
-        The plan that quarantined a file is in `source_plan_id`, the time in `quarantined_at`.
+        Args:
+            storage: The storage, required if there are several.
+
+        Returns:
+            Columns of `deletion_log`, and `quarantined_at` (UTC). `source_plan_id` contains the
+            plan that quarantined the file.
+
+        Raises:
+            UsageError: If the storage does not exist.
         """
         config = self.platform.config
         return read_quarantine(State.of(config), _owner(config, DELETION_PLAN, storage))

@@ -437,6 +437,10 @@ class Lake(Protocol):
     def decode(self, container: Container, raw: bytes) -> pa.RecordBatch:
         """Decode a container into its children.
 
+        Args:
+            container: The container, with the size and number of entries to verify.
+            raw: All bytes of the object.
+
         Returns:
             One row per child. The columns are those of `ENTRY_SCHEMA` or `LOGICAL_ENTRY_SCHEMA`,
             but every container of a lake uses the same schema.
@@ -457,6 +461,9 @@ class Lake(Protocol):
             commits: The whole commit graph, with the columns of `commit_graph`.
             as_of: Reference time for ages.
             grace_cutoff: Any commit newer than this time is retained.
+
+        Returns:
+            Decisions for all commits, including unreachable ones, and the resulting edits.
         """
         ...
 
@@ -475,6 +482,12 @@ class ExpiringLake(Lake, Protocol):
         Refs and metadata are read again, and an edit is skipped if the policy no longer requires
         it. Each edit is atomic and conditional on the values just read. If the process is killed,
         the lake therefore stays valid, and a second call makes the remaining edits.
+
+        Args:
+            actions: Edits of one plan.
+            as_of: Reference time for ages of the plan.
+            grace_cutoff: Any commit newer than this time is retained. It is counted back from the
+                time of the apply.
 
         Yields:
             One outcome per action, as soon as it is known. An error of the catalog or store gives
@@ -662,7 +675,11 @@ class BatchLake(Lake, Protocol):
     """Lake that decodes many small containers faster in a single call."""
 
     def decode_many(self, containers: Sequence[tuple[Container, bytes]]) -> list[pa.RecordBatch | FormatError]:
-        """Decode each container. A result is either the rows or the error that `decode` raises."""
+        """Decode containers and their bytes.
+
+        Returns:
+            For each container, in the same order, the rows or the error that `decode` raises.
+        """
         ...
 
 
@@ -784,7 +801,7 @@ class RepositoryLake(Lake, Protocol):
         ...
 
     def claimed_location(self, namespace: str) -> str:
-        """Return the location in a namespace that the lake claims."""
+        """Return the location in a namespace that the lake claims, ending in `/`."""
         ...
 
 
@@ -835,7 +852,7 @@ def with_prefixes(lake: Lake, named_prefixes: NamedPrefixes | None) -> Lake:
 
 
 def decode_batch(lake: Lake, containers: Sequence[tuple[Container, bytes]]) -> list[pa.RecordBatch | FormatError]:
-    """Decode each container into rows, or into the error if it cannot be decoded."""
+    """Decode containers, in this order, into rows or into the error if that is not possible."""
     return lake.decode_many(containers) if isinstance(lake, BatchLake) else [decode_or_error(lake.decode, *item) for item in containers]
 
 

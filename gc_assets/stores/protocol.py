@@ -135,6 +135,7 @@ class Outcome:
 
     @property
     def is_permanent(self) -> bool:
+        """Whether the store refused the action, so that later plans leave it out."""
         return self.verdict == DENIED and not self.replan
 
     @property
@@ -182,6 +183,7 @@ class Holder:
     expires_at: str
 
     def is_live(self, now: datetime) -> bool:
+        """Return True if the lease has not expired."""
         return now < datetime.fromisoformat(self.expires_at)
 
     def __str__(self) -> str:
@@ -358,6 +360,9 @@ class ListingTask(Protocol):
         Args:
             budget: The approximate number of entries to list. The rest is returned as leftover
                 tasks in the batches.
+
+        Yields:
+            Batches. Keys that cannot be read are a `Problem` of kind `unreadable`, not an error.
         """
         ...
 
@@ -400,10 +405,16 @@ class LookUp(Protocol):
     """Looks up objects that are missing from the inventory of a storage. Picklable."""
 
     def look_up(self, keys: Sequence[str]) -> list[int | None]:
-        """Look up the sizes of objects, in bytes. Objects that do not exist have the size None.
+        """Look up the sizes of objects.
 
         After a listing of the storage itself, no request is necessary, because objects that were
         not listed do not exist.
+
+        Returns:
+            Sizes in bytes, in the order of the keys. None for objects that do not exist.
+
+        Raises:
+            StoreError: If the store cannot answer a request.
         """
         ...
 
@@ -445,7 +456,9 @@ class ReportFiles(Protocol):
         """List all files under a location: their sizes, by name relative to the location."""
         ...
 
-    def read(self, address: str) -> bytes: ...
+    def read(self, address: str) -> bytes:
+        """Read a whole file into memory."""
+        ...
 
     def copy(self, address: str, into: IO[bytes]) -> None:
         """Copy a file in blocks to an open file, without holding it in memory."""
@@ -533,7 +546,11 @@ class Store(Protocol):
         ...
 
     def find_unchanged_directories(self, directories: Iterable[Directory]) -> frozenset[str]:
-        """Find directories whose objects are still the same as in an earlier listing."""
+        """Find directories whose objects are still the same as in an earlier listing.
+
+        Returns:
+            Keys of directories, ending in `/`.
+        """
         ...
 
     @property
