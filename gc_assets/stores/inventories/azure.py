@@ -15,9 +15,8 @@ Source: Microsoft Learn, blob-inventory.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -35,13 +34,15 @@ from gc_assets.stores.inventories.columns import (
 )
 from gc_assets.stores.inventories.report import (
     ROWS,
+    CamelCaseModel,
     DataFile,
+    FormatField,
+    FoundReport,
     Manifest,
     ReportMismatch,
-    get_field,
+    Time,
     parse_document,
-    parse_format,
-    parse_time,
+    parse_scan_times,
     require_checksum,
     require_own_bucket,
 )
@@ -57,44 +58,63 @@ _BLOB_TYPES: Final = ("appendBlob", "blockBlob")
 _MANIFEST: Final = re.compile(r"(\d{4})/(\d\d)/(\d\d)/(\d\d)-(\d\d)-(\d\d)/([^/]+)/\7-manifest\.json")
 
 
-def find_reports(report_files: ReportFiles, location: str) -> list[tuple[datetime, str]]:
+class _CreationTime(CamelCaseModel):
+    last_n_days: int | None = None
+
+
+class _Filters(CamelCaseModel):
+    prefix_match: tuple[str, ...] | None = None
+    exclude_prefix: tuple[str, ...] | None = None
+    blob_types: tuple[str, ...] | None = None
+    creation_time: _CreationTime | None = None
+    include_blob_versions: bool | None = None
+
+
+class _Rule(CamelCaseModel):
+    filters: _Filters | None = None
+    format: FormatField
+    object_type: str | None = None
+    schema_fields: tuple[str, ...] | None = None
+
+
+class _File(CamelCaseModel):
+    blob: str
+    size: int
+
+
+class _Summary(CamelCaseModel):
+    object_count: int
+
+
+class _Document(CamelCaseModel):
+    files: tuple[_File, ...]
+    inventory_start_time: Time
+    rule_definition: _Rule
+    status: str
+    summary: _Summary
+
+
+def find_reports(report_files: ReportFiles, location: str) -> list[FoundReport]:
     """Find all reports under a location, with the times of their scans."""
     found = ((_MANIFEST.fullmatch(name), name) for name in report_files.files(location))
-    return [(datetime(*map(int, match.groups()[:6]), tzinfo=UTC), name) for match, name in found if match is not None]
+    return parse_scan_times({name: "{}-{}-{}T{}:{}:{}".format(*match.groups()) for match, name in found if match is not None})
 
 
-def read_manifest(report_files: ReportFiles, location: str, manifest: str, scan: datetime, container: str) -> Manifest:
-    """Read the manifest of a report about a container.
+def read_manifest(report_files: ReportFiles, location: str, found: FoundReport, container: str) -> Manifest:
+    """Read the manifest of a report about a container, which is written as `container@account`.
 
     Raises:
         FileNotFoundError: If the report is not finished.
-        FormatError: If the report is not usable.
-    """
-    del scan
-    name = location + manifest
-    checksum = report_files.read(f"{name.removesuffix('.json')}.checksum")
-    return parse_manifest(report_files.read(name), checksum, name, location, container)
-
-
-def parse_manifest(content: bytes, checksum: bytes, name: str, location: str, container: str) -> Manifest:
-    """Parse a manifest.
-
-    Args:
-        content: The manifest.
-        checksum: The content of its checksum file.
-        name: The address of the manifest.
-        location: The container with the reports, ending in `/`.
-        container: The container that the report should be about, as `container@account`.
-
-    Raises:
         ReportMismatch: If the rule does not list all blobs of this container, or lists others.
         FormatError: If the document is malformed, or the inventory run has failed or is unfinished.
     """
+    name = location + found.name
+    checksum = report_files.read(f"{name.removesuffix('.json')}.checksum")
+    content = report_files.read(name)
     require_checksum(content, checksum, name)
-    document = parse_document(content, name)
-    rule = get_field(document, "ruleDefinition", dict, name)
-    filters = rule.get("filters") or {}
-    prefixes = [str(prefix).partition("/") for prefix in filters.get("prefixMatch") or []]
+    document = parse_document(content, name, _Document)
+    rule, filters = document.rule_definition, document.rule_definition.filters or _Filters()
+    prefixes = [prefix.partition("/") for prefix in filters.prefix_match or ()]
     containers = {container for container, _, _ in prefixes}
     if len(containers) != 1:
         raise ReportMismatch(f"{name}: it covers {len(containers) or 'all'} containers, expected one; set prefixMatch of the rule")
@@ -103,50 +123,44 @@ def parse_manifest(content: bytes, checksum: bytes, name: str, location: str, co
     require_own_bucket(containers.pop(), bare, name)
     for problem in _find_omissions(rule, filters):
         raise ReportMismatch(f"{name}: {problem}")
-    status = get_field(document, "status", str, name)
-    if status != _SUCCEEDED:
-        raise FormatError(f"{name}: its status is {status}, expected {_SUCCEEDED}; the report is not used")
+    if document.status != _SUCCEEDED:
+        raise FormatError(f"{name}: its status is {document.status}, expected {_SUCCEEDED}; the report is not used")
     return Manifest(
         name=name,
-        as_of=parse_time(get_field(document, "inventoryStartTime", str, name), name),
+        as_of=document.inventory_start_time,
         bucket=container,
         prefixes=tuple(prefix for _, _, prefix in prefixes),
-        file_format=parse_format(get_field(rule, "format", str, name), name),
-        files=tuple(
-            DataFile(location + get_field(item, "blob", str, name), get_field(item, "size", int, name))
-            for item in get_field(document, "files", list, name)
-        ),
+        file_format=rule.format,
+        files=tuple(DataFile(location + file.blob, file.size) for file in document.files),
         columns=None,
-        versions=filters.get("includeBlobVersions") is True,
-        rows=get_field(get_field(document, "summary", dict, name), "objectCount", int, name),
+        versions=filters.include_blob_versions is True,
+        rows=document.summary.object_count,
         excluded=tuple(_excluded_keys(filters, f"{bare}/")),
     )
 
 
-def _find_omissions(rule: Mapping[str, Any], filters: Mapping[str, Any]) -> Iterator[str]:
+def _find_omissions(rule: _Rule, filters: _Filters) -> Iterator[str]:
     """Explain which blobs or fields a rule omits, apart from those of some prefixes."""
-    kind = rule.get("objectType")
-    if str(kind).lower() != "blob":
-        yield f"it lists objects of type {kind!r}; set objectType of the rule to blob"
-    fields = {str(found).lower() for found in rule.get("schemaFields") or _FIELDS}
+    if str(rule.object_type).lower() != "blob":
+        yield f"it lists objects of type {rule.object_type!r}; set objectType of the rule to blob"
+    fields = {found.lower() for found in rule.schema_fields or _FIELDS}
     if missing := [name for name in _FIELDS if name.lower() not in fields]:
         yield f"it has no field {', '.join(missing)}; add it to schemaFields of the rule"
-    if created := filters.get("creationTime"):
-        days = created.get("lastNDays") if isinstance(created, dict) else created
-        yield f"it lists only blobs of the last {days} days; remove creationTime from the rule"
-    types = {str(found).lower() for found in filters.get("blobTypes") or []}
+    if filters.creation_time is not None:
+        yield f"it lists only blobs of the last {filters.creation_time.last_n_days} days; remove creationTime from the rule"
+    types = {found.lower() for found in filters.blob_types or ()}
     if missing := [name for name in _BLOB_TYPES if name.lower() not in types]:
         yield f"it lists no blobs of type {', '.join(missing)}; add it to blobTypes of the rule"
 
 
-def _excluded_keys(filters: Mapping[str, Any], root: str) -> Iterator[str]:
+def _excluded_keys(filters: _Filters, root: str) -> Iterator[str]:
     """Find the prefixes of keys that `excludePrefix` excludes from a container.
 
     Args:
         filters: The filters of a rule. Empty prefixes exclude nothing.
         root: The name of the container, ending in `/`.
     """
-    for excluded in filter(None, map(str, filters.get("excludePrefix") or [])):
+    for excluded in filter(None, filters.exclude_prefix or ()):
         if excluded.startswith(root):
             yield excluded.removeprefix(root)
         elif root.startswith(excluded):

@@ -1,8 +1,8 @@
 """Find the newest inventory report of a storage, and make sure that it is usable.
 
-A report is skipped if it is not finished, or if it is about another bucket or only a part of the
-storage, because several rules can write to one location. The newest other report is rejected if it
-is damaged, too old, dated in the future, or lacks the columns that identify an object. If it is
+A report is skipped if it is not finished, has failed, or has a damaged manifest. Because several
+rules can write to one location, it is also skipped if it is about another bucket or only a part of
+the storage. The newest other report is rejected if it is too old or dated in the future. If it is
 rejected or does not exist, nothing is planned for the storage.
 """
 
@@ -20,7 +20,7 @@ from gc_assets.core.errors import FormatError, StoreError
 from gc_assets.core.findings import OK, WARN, Finding
 from gc_assets.core.units import format_bytes, format_duration
 from gc_assets.stores.inventories.readers import READERS
-from gc_assets.stores.inventories.report import Manifest, ReportMismatch, require_own_bucket
+from gc_assets.stores.inventories.report import Manifest, OtherBucket, ReportMismatch, require_own_bucket
 from gc_assets.stores.inventories.task import ReportTask
 from gc_assets.stores.protocol import RESERVED_PREFIX, Directory, ListingPlan, Report, ReportFiles
 
@@ -29,6 +29,7 @@ ONE_TASK_BYTES: Final = 2**20
 # If a report is dated further in the future, a clock is wrong.
 MAX_SKEW: Final = timedelta(minutes=5)
 _CONCURRENT: Final = 16
+_WAY_OUT: Final = "Wait for another report, or remove `inventory` to list the storage"
 _FOLDERS: Final = "folders such as 2026-11-22T01-00Z/. `inventory.location` must end in the name of the inventory configuration"
 _EXPECTED: Final = {
     "s3": _FOLDERS,
@@ -74,10 +75,10 @@ class ReportLister:
         return None if found is None else found.size_bytes
 
     def examine(self, storage: StorageConfig, now: datetime) -> Iterator[Finding]:
-        manifest, unfinished = self._read_newest(now, self._has_versions())
-        if unfinished:
-            found = f"{', '.join(unfinished[:3])}: not finished, so another report is used"
-            yield Finding(storage.name, "inventory", WARN, found, "Wait until it is written, or check why it is missing.")
+        manifest, skipped = self._read_newest(now, self._has_versions())
+        if skipped:
+            found = f"an older report is used, because newer ones are unfinished or damaged: {'; '.join(skipped[:3])}"
+            yield Finding(storage.name, "inventory", WARN, found, "Wait until a report is complete, or check why it is not.")
         self._require_current(manifest, now)
         age = format_duration(timedelta(hours=max(0, (now - manifest.as_of) // timedelta(hours=1))))
         summary = f"{manifest.name}: scan of {manifest.as_of.isoformat()}, {age} ago, {len(manifest.files):,} files"
@@ -95,7 +96,7 @@ class ReportLister:
             raise StoreError(f"cannot read the versioning of bucket {self.bucket.name}: {error.strerror or error}") from error
 
     def _read_newest(self, now: datetime, versions: bool) -> tuple[Manifest, list[str]]:
-        """Find the newest finished report that lists the whole storage.
+        """Find the newest usable report that lists the whole storage.
 
         Only reports within `max_inventory_age` are searched, unless the newest one is older.
 
@@ -104,40 +105,36 @@ class ReportLister:
             versions: Whether the bucket has versions.
 
         Returns:
-            The report, and the missing files of newer reports that are not finished.
+            The report, and why newer reports about the storage are not used.
 
         Raises:
             StoreError: If there is no such report, or if it cannot be read.
         """
-        reader, unfinished, mismatches = READERS[self.config.kind], list[str](), list[ReportMismatch]()
+        reader, unfinished, unusable = READERS[self.config.kind], list[str](), list[FormatError]()
         oldest = now - self.config.max_inventory_age
         try:
-            for scan, name in sorted(reader.find_reports(self.report_files, self._location), reverse=True):
-                if mismatches and scan < oldest:
+            for found in sorted(reader.find_reports(self.report_files, self._location), reverse=True):
+                if unusable and found.scan < oldest:
                     break
                 try:
-                    manifest = reader.read_manifest(self.report_files, self._location, name, scan, self.bucket.name)
+                    manifest = reader.read_manifest(self.report_files, self._location, found, self.bucket.name)
                     self._require_match(manifest, versions)
                 except FileNotFoundError as error:
                     unfinished.append(str(error.filename))
-                except ReportMismatch as error:
-                    mismatches.append(error)
+                except FormatError as error:
+                    unusable.append(error)
                 else:
-                    return manifest, unfinished
-        except FormatError as error:
-            raise StoreError(str(error)) from error
+                    damaged = [str(error) for error in unusable if not isinstance(error, ReportMismatch)]
+                    return manifest, [*(f"{name}: not finished" for name in unfinished), *damaged]
         except OSError as error:
             raise StoreError(f"reports in {self._location} cannot be read: {error.filename}: {error.strerror or error}") from error
-        if mismatches:
-            reason = min(mismatches, key=lambda mismatch: mismatch.is_other_bucket)
-            others = f". No other report since {oldest.isoformat()} covers the storage" if len(mismatches) > 1 else ""
+        if unusable:
+            reason = min(unusable, key=lambda error: isinstance(error, OtherBucket))
+            others = f". No other report since {oldest.isoformat()} covers the storage" if len(unusable) > 1 else ""
             missing = f". Another report is not finished: {unfinished[0]} is missing" if unfinished else ""
-            raise StoreError(f"{reason}{others}{missing}")
+            raise StoreError(f"{reason}{others}{missing}. {_WAY_OUT}")
         if unfinished:
-            raise StoreError(
-                f"no report in {self._location} is finished: {unfinished[0]} is missing. "
-                "Wait for a report, or remove `inventory` to list the storage"
-            )
+            raise StoreError(f"no report in {self._location} is finished: {unfinished[0]} is missing. {_WAY_OUT}")
         raise StoreError(f"there is no report in {self._location}: expected {_EXPECTED[self.config.kind]}")
 
     def _require_match(self, manifest: Manifest, versions: bool) -> None:

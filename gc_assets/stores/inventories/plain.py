@@ -20,14 +20,14 @@ can be in any order:
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Final
+from typing import Annotated, Final
 
 import pyarrow as pa
+from pydantic import AfterValidator
 
-from gc_assets.core.errors import FormatError
+from gc_assets.core.deferred_models import TolerantModel
 from gc_assets.stores.inventories.columns import get_column, to_binary
-from gc_assets.stores.inventories.report import DataFile, Manifest, get_field, parse_document, parse_format
+from gc_assets.stores.inventories.report import DataFile, FormatField, FoundReport, Manifest, parse_document
 from gc_assets.stores.inventories.s3 import normalize_columns, require_bucket
 from gc_assets.stores.protocol import ReportFiles
 
@@ -36,46 +36,49 @@ COLUMNS: Final = frozenset(
 )
 
 
-def read_manifest(report_files: ReportFiles, location: str, folder: str, scan: datetime, bucket: str) -> Manifest:
-    del bucket
-    name = f"{location}{folder}manifest.json"
-    return parse_manifest(report_files.read(name), name, f"{location}{folder}", scan)
+def _require_base_name(name: str) -> str:
+    if "/" in name:
+        raise ValueError("expected a file name without a slash")
+    return name
 
 
-def parse_manifest(content: bytes, name: str, folder: str, scan: datetime) -> Manifest:
-    """Parse the manifest of a report.
+class _File(TolerantModel):
+    name: Annotated[str, AfterValidator(_require_base_name)]
+    size: int
+    rows: int
+    md5: str | None = None
 
-    Args:
-        content: The manifest.
-        name: The address of the manifest.
-        folder: The folder of the report, ending in `/`.
-        scan: The time in the name of the folder.
+
+class _Document(TolerantModel):
+    bucket: str
+    prefix: str
+    format: FormatField
+    files: tuple[_File, ...]
+    versions: bool = False
+
+
+def read_manifest(report_files: ReportFiles, location: str, found: FoundReport, bucket: str) -> Manifest:
+    """Read the manifest of a report.
 
     Raises:
+        FileNotFoundError: If the manifest does not exist.
         FormatError: If the document is malformed.
     """
-    document = parse_document(content, name)
-    files = [_file(item, name, folder) for item in get_field(document, "files", list, name)]
+    del bucket
+    folder = location + found.name
+    name = f"{folder}manifest.json"
+    document = parse_document(report_files.read(name), name, _Document)
     return Manifest(
         name=name,
-        as_of=scan,
-        bucket=get_field(document, "bucket", str, name),
-        prefixes=(get_field(document, "prefix", str, name),),
-        file_format=parse_format(get_field(document, "format", str, name), name),
-        files=tuple(files),
+        as_of=found.scan,
+        bucket=document.bucket,
+        prefixes=(document.prefix,),
+        file_format=document.format,
+        files=tuple(DataFile(folder + file.name, file.size, file.md5 and file.md5.lower(), file.rows) for file in document.files),
         columns=None,
-        versions=document.get("versions") is True,
-        rows=sum(file.rows or 0 for file in files),
+        versions=document.versions,
+        rows=sum(file.rows for file in document.files),
     )
-
-
-def _file(item: object, name: str, folder: str) -> DataFile:
-    if not isinstance(item, dict):
-        raise FormatError(f"{name}: a file is {item!r}, expected an object; the report is not used")
-    base, md5 = get_field(item, "name", str, name), item.get("md5")
-    if "/" in base or (md5 is not None and not isinstance(md5, str)):
-        raise FormatError(f"{name}: a file is {item!r}, expected a file name without a slash, and its MD5 as text")
-    return DataFile(folder + base, get_field(item, "size", int, name), md5 and md5.lower(), get_field(item, "rows", int, name))
 
 
 def normalize_rows(raw: pa.RecordBatch, bucket: str) -> pa.RecordBatch:

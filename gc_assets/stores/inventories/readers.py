@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Final
 
 from gc_assets.stores.inventories import azure, gcs, plain, s3
-from gc_assets.stores.inventories.report import Manifest, RowNormalizer, find_folders
+from gc_assets.stores.inventories.report import FoundReport, Manifest, RowNormalizer, find_folders
 from gc_assets.stores.protocol import ReportFiles
 
 
@@ -17,17 +16,16 @@ class ReportReader:
     """The functions that read reports of one kind.
 
     Attributes:
-        find_reports: Finds the reports in a location, which ends in `/`. Returns for each report
-            the time of its scan, and the name of its folder or manifest.
-        read_manifest: Reads a manifest, given the location, what `find_reports` has returned, and
-            the expected bucket. Raises `FileNotFoundError` if the report is not finished, and
-            `ReportMismatch` if it does not list the whole bucket.
+        find_reports: Finds the reports in a location, which ends in `/`.
+        read_manifest: Reads the manifest of a found report, given the location and the expected
+            bucket. Raises `FileNotFoundError` if the report is not finished, and `FormatError` if
+            it is not usable, for example because it is about another bucket.
         normalize_rows: Converts the rows of a file to the schema `ROWS`.
         columns: The columns that `normalize_rows` needs.
     """
 
-    find_reports: Callable[[ReportFiles, str], list[tuple[datetime, str]]]
-    read_manifest: Callable[[ReportFiles, str, str, datetime, str], Manifest]
+    find_reports: Callable[[ReportFiles, str], list[FoundReport]]
+    read_manifest: Callable[[ReportFiles, str, FoundReport, str], Manifest]
     normalize_rows: RowNormalizer
     columns: Collection[str]
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import re
+import reprlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Annotated, Final, Literal, TypeVar
 
 import pyarrow as pa
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic.alias_generators import to_camel
 
+from gc_assets.core.deferred_models import TolerantModel
 from gc_assets.core.errors import FormatError
 from gc_assets.core.moments import to_utc
-from gc_assets.core.untrusted_input import parse_json
 from gc_assets.stores.protocol import ReportFiles
 
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
@@ -33,20 +37,52 @@ ROWS: Final = pa.schema(
     ]
 )
 
-Format = Literal["csv", "orc", "parquet"]
-_FORMATS: Final[dict[str, Format]] = {"csv": "csv", "orc": "orc", "parquet": "parquet"}
+_SCAN: Final = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d)-(\d\d)(?:-(\d\d))?Z/")
 
 
 class ReportMismatch(FormatError):
-    """Raised if a report does not list the whole storage. Another report in its location may.
+    """Raised if a report does not list the whole storage. Another report in its location may."""
+
+
+class OtherBucket(ReportMismatch):
+    """Raised if a report is about another bucket."""
+
+
+def _parse_time(value: object) -> datetime:
+    try:
+        found = datetime.fromisoformat(str(value))
+    except ValueError:
+        raise ValueError("expected a time in ISO 8601") from None
+    if found.tzinfo is None:
+        raise ValueError("it has no time zone; append Z for UTC")
+    return to_utc(found)
+
+
+# Types of values in manifests. The case of a format does not matter.
+Format = Literal["csv", "orc", "parquet"]
+FormatField = Annotated[Format, BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value)]
+Time = Annotated[datetime, BeforeValidator(_parse_time)]
+
+
+class CamelCaseModel(TolerantModel):
+    """A part of a manifest whose keys are written like `creationTime`."""
+
+    model_config = ConfigDict(alias_generator=to_camel)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class FoundReport:
+    """A report in a location. It may be unfinished or unusable.
 
     Attributes:
-        is_other_bucket: Whether the report is about another bucket.
+        scan: When its scan started, according to its name.
+        name: The name of its folder or manifest, relative to the location.
+        sizes_bytes: The sizes of all files in the location, if they were listed to find it.
     """
 
-    def __init__(self, message: object = "", *, is_other_bucket: bool = False) -> None:
-        super().__init__(message)
-        self.is_other_bucket = is_other_bucket
+    scan: datetime
+    name: str
+    sizes_bytes: Mapping[str, int] = field(default_factory=dict[str, int], compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,19 +137,25 @@ class Manifest:
 RowNormalizer = Callable[[pa.RecordBatch, str], pa.RecordBatch]
 
 
-def parse_document(content: bytes, name: str) -> Mapping[str, Any]:
-    """Parse a manifest, which must be a JSON object.
+_Document = TypeVar("_Document", bound=BaseModel)
+
+
+def parse_document(content: bytes, name: str, model: type[_Document]) -> _Document:
+    """Parse a manifest.
 
     Raises:
-        FormatError: If it is not.
+        FormatError: If it is not a JSON object with the fields of the model.
     """
     try:
-        document = parse_json(content)
-    except ValueError as error:
-        raise FormatError(f"{name} is not valid JSON ({error}); the report is not used") from None
-    if not isinstance(document, dict):
-        raise FormatError(f"{name} is not a JSON object; the report is not used")
-    return document
+        return model.model_validate_json(content, strict=True)
+    except ValidationError as error:
+        found = error.errors(include_url=False)[0]
+    path, reason = ".".join(map(str, found["loc"])), found["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
+    if found["type"] == "missing":
+        reason = f"{path} is missing"
+    elif found["type"] != "json_invalid":
+        reason = f"{path or 'the document'} is {reprlib.repr(found['input'])}, {reason}"
+    raise FormatError(f"{name}: {reason}; the report is not used")
 
 
 def require_own_bucket(found: str, expected: str, name: str) -> None:
@@ -123,9 +165,7 @@ def require_own_bucket(found: str, expected: str, name: str) -> None:
         ReportMismatch: If it is about another one.
     """
     if found != expected:
-        raise ReportMismatch(
-            f"report {name} lists bucket {found!r}, expected {expected!r}; correct `inventory.location`", is_other_bucket=True
-        )
+        raise OtherBucket(f"report {name} lists bucket {found!r}, expected {expected!r}; correct `inventory.location`")
 
 
 def require_checksum(content: bytes, checksum: bytes, name: str) -> None:
@@ -139,56 +179,21 @@ def require_checksum(content: bytes, checksum: bytes, name: str) -> None:
         raise FormatError(f"{name}: its MD5 is {found}, expected {expected} from the checksum file; the report is damaged and not used")
 
 
-def get_field(document: Mapping[str, Any], key: str, kind: type[Any], name: str) -> Any:
-    """Get a value from a manifest.
+def find_folders(report_files: ReportFiles, location: str) -> list[FoundReport]:
+    """Find folders that are named after a time, such as `2026-11-22T01-00Z/`."""
+    found = ((_SCAN.fullmatch(folder), folder) for folder in report_files.folders(location))
+    return parse_scan_times({folder: f"{match[1]}T{match[2]}:{match[3]}:{match[4] or '00'}" for match, folder in found if match})
 
-    Raises:
-        FormatError: If the value is missing or has the wrong type.
+
+def parse_scan_times(times: Mapping[str, str], sizes_bytes: Mapping[str, int] | None = None) -> list[FoundReport]:
+    """Return the reports whose names contain a valid time.
+
+    Args:
+        times: The text of the time in each name, which is in UTC and has no time zone.
+        sizes_bytes: The sizes of all files in the location, if they were listed.
     """
-    value = document.get(key)
-    if not isinstance(value, kind) or isinstance(value, bool):
-        raise FormatError(f"{name}: {key} is {value!r}, expected {_TYPE_NAMES[kind]}; the report is not used")
-    return value
-
-
-_TYPE_NAMES: Final[dict[type[Any], str]] = {str: "text", int: "a whole number", list: "a list", dict: "an object"}
-
-
-def parse_format(text: str, name: str) -> Format:
-    found = _FORMATS.get(text.lower())
-    if found is None:
-        raise FormatError(f"{name}: its format is {text!r}, expected {', '.join(_FORMATS)}; the report is not used")
+    found = list[FoundReport]()
+    for name, time in times.items():
+        with suppress(ValueError):
+            found.append(FoundReport(datetime.fromisoformat(f"{time}+00:00"), name, sizes_bytes or {}))
     return found
-
-
-def parse_time(text: str, name: str) -> datetime:
-    """Parse a time in ISO 8601 that has a time zone.
-
-    Raises:
-        FormatError: If it is not such a time.
-    """
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        raise FormatError(f"{name}: {text!r} is not an ISO 8601 time; the report is not used") from None
-    if found.tzinfo is None:
-        raise FormatError(f"{name}: the time {text!r} has no time zone; append Z for UTC")
-    return to_utc(found)
-
-
-def find_folders(report_files: ReportFiles, location: str) -> list[tuple[datetime, str]]:
-    """Find folders that are named after a time."""
-    folders = report_files.folders(location)
-    return [(scan, folder) for folder in folders if (scan := parse_scan_time(folder)) is not None]
-
-
-_SCAN: Final = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d)-(\d\d)(?:-(\d\d))?Z")
-
-
-def parse_scan_time(folder: str) -> datetime | None:
-    """Parse the name of a folder such as `2026-11-22T01-00Z/`. None for other names."""
-    match = _SCAN.fullmatch(folder.rstrip("/"))
-    try:
-        return datetime.fromisoformat(f"{match[1]}T{match[2]}:{match[3]}:{match[4] or '00'}+00:00") if match else None
-    except ValueError:
-        return None

@@ -14,22 +14,24 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Annotated, Final
 from urllib.parse import unquote_to_bytes
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pydantic import BeforeValidator, Field
 
 from gc_assets.core.errors import FormatError
 from gc_assets.stores.inventories.columns import get_column, get_optional_column, to_binary, to_booleans, to_sizes, to_text, to_timestamps
 from gc_assets.stores.inventories.report import (
     ROWS,
+    CamelCaseModel,
     DataFile,
     Format,
+    FormatField,
+    FoundReport,
     Manifest,
-    get_field,
     parse_document,
-    parse_format,
     require_checksum,
 )
 from gc_assets.stores.protocol import ReportFiles
@@ -55,68 +57,64 @@ _NAMES: Final[dict[Format, re.Pattern[str]]] = {
 }
 
 
-def read_manifest(report_files: ReportFiles, location: str, folder: str, scan: datetime, bucket: str) -> Manifest:
-    del bucket
-    name = f"{location}{folder}manifest.json"
-    checksum = report_files.read(f"{location}{folder}manifest.checksum")
-    content = report_files.read(name)
-    require_checksum(content, checksum, name)
-    return parse_manifest(content, name, location, scan)
+def _parse_milliseconds(value: object) -> datetime:
+    try:
+        return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=int(str(value)))
+    except (ValueError, OverflowError):
+        raise ValueError("expected milliseconds since 1970") from None
 
 
-def parse_manifest(content: bytes, name: str, location: str, scan: datetime) -> Manifest:
-    """Parse a manifest. The caller must have verified its checksum.
+class _File(CamelCaseModel):
+    key: str
+    size: int
+    md5: str = Field(alias="MD5checksum")
 
-    Args:
-        content: The manifest.
-        name: The address of the manifest.
-        location: The location of the reports, ending in `/`.
-        scan: The time in the name of the folder.
+
+class _Document(CamelCaseModel):
+    version: str
+    file_format: FormatField
+    file_schema: str
+    creation_timestamp: Annotated[datetime, BeforeValidator(_parse_milliseconds)]
+    source_bucket: str
+    files: tuple[_File, ...]
+
+
+def read_manifest(report_files: ReportFiles, location: str, found: FoundReport, bucket: str) -> Manifest:
+    """Read the manifest of a report.
 
     Raises:
-        FormatError: If the document does not have the format that AWS documents.
+        FileNotFoundError: If the report is not finished.
+        FormatError: If the report is not usable.
     """
-    document = parse_document(content, name)
-    version = get_field(document, "version", str, name)
-    if version != _VERSION:
-        raise FormatError(f"{name}: its version is {version!r}, but this release supports {_VERSION}; the report is not used")
-    file_format = parse_format(get_field(document, "fileFormat", str, name), name)
-    schema = get_field(document, "fileSchema", str, name)
-    columns: list[str] = _NAMES[file_format].findall(schema)
+    del bucket
+    name = f"{location}{found.name}manifest.json"
+    checksum = report_files.read(f"{location}{found.name}manifest.checksum")
+    content = report_files.read(name)
+    require_checksum(content, checksum, name)
+    document = parse_document(content, name, _Document)
+    if document.version != _VERSION:
+        raise FormatError(f"{name}: its version is {document.version!r}, but this release supports {_VERSION}; the report is not used")
+    schema = document.file_schema
+    columns: list[str] = _NAMES[document.file_format].findall(schema)
     names = {_COLUMNS.get(column, column) for column in columns}
     for column, field_name in (("size", "Size"), ("last_modified_date", "LastModifiedDate"), ("e_tag", "ETag")):
         if column not in names:
             raise FormatError(f"{name}: its columns are {schema!r}; add the field {field_name} to the inventory configuration")
     return Manifest(
         name=name,
-        as_of=min(scan, _parse_creation_time(get_field(document, "creationTimestamp", str, name), name)),
-        bucket=get_field(document, "sourceBucket", str, name).rpartition(":")[2],
+        as_of=min(found.scan, document.creation_timestamp),
+        bucket=document.source_bucket.rpartition(":")[2],
         prefixes=("",),
-        file_format=file_format,
-        files=tuple(_file(item, name, location) for item in get_field(document, "files", list, name)),
-        columns=tuple(_COLUMNS.get(column, column) for column in columns) if file_format == "csv" else None,
+        file_format=document.file_format,
+        files=tuple(DataFile(_address(file.key, location), file.size, file.md5.lower()) for file in document.files),
+        columns=tuple(_COLUMNS.get(column, column) for column in columns) if document.file_format == "csv" else None,
         versions="is_latest" in names and "version_id" in names,
     )
 
 
-def _parse_creation_time(text: str, name: str) -> datetime:
-    try:
-        return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=int(text))
-    except (ValueError, OverflowError):
-        raise FormatError(f"{name}: creationTimestamp is {text!r}, expected milliseconds since 1970; the report is not used") from None
-
-
-def _file(item: object, name: str, location: str) -> DataFile:
-    """Parse the entry of a file.
-
-    Its address is determined relative to the manifest, because the report may have been copied to
-    another location.
-    """
-    if not isinstance(item, dict):
-        raise FormatError(f"{name}: a file is {item!r}, expected an object; the report is not used")
-    folder, _, base = get_field(item, "key", str, name).rpartition("/")
-    md5 = get_field(item, "MD5checksum", str, name).lower()
-    return DataFile(f"{location}{folder.rpartition('/')[2]}/{base}", get_field(item, "size", int, name), md5)
+def _address(key: str, location: str) -> str:
+    """Return the address of a file relative to the location, because reports may have been copied."""
+    return location + "/".join(key.split("/")[-2:])
 
 
 def normalize_rows(raw: pa.RecordBatch, bucket: str) -> pa.RecordBatch:

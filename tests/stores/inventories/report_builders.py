@@ -206,6 +206,7 @@ class AzureReport:
     filters: dict[str, Any] = field(default_factory=dict)
     rule: dict[str, Any] = field(default_factory=dict)
     manifest: dict[str, Any] = field(default_factory=dict)
+    spoil: Callable[[str, bytes], bytes] = lambda _, content: content
 
     def write(self, put: Put) -> None:
         folder = f"{self.scan:%Y/%m/%d/%H-%M-%S}/{self.name}/"
@@ -223,8 +224,9 @@ class AzureReport:
             "summary": {"objectCount": len(self.blobs)},
         }
         manifest = json.dumps({**document, **self.manifest}).encode()
-        put(f"{folder}{self.name}-manifest.json", manifest)
-        put(f"{folder}{self.name}-manifest.checksum", hashlib.md5(manifest, usedforsecurity=False).hexdigest().encode())
+        checksum = hashlib.md5(manifest, usedforsecurity=False).hexdigest().encode()
+        for name, content in ((f"{folder}{self.name}-manifest.json", manifest), (f"{folder}{self.name}-manifest.checksum", checksum)):
+            put(name, self.spoil(name, content))
 
 
 @dataclass
@@ -234,9 +236,10 @@ class GcsReport:
     names: Sequence[str]
     scan: datetime
     config: str = "7f"
-    bucket: str = "source"
+    bucket: Any = "source"
     options: str = "object_metadata_report_options"
     filters: str = "storage_filters"
+    manifest: dict[str, Any] = field(default_factory=dict)
 
     def write(self, put: Put) -> None:
         prefix, time = f"{self.config}_{self.scan:%Y-%m-%dT%H:%M}", f"{self.scan:%Y-%m-%dT%H:%M:%SZ}"
@@ -249,7 +252,7 @@ class GcsReport:
             "shard_count": 1,
             "report_shards_file_names": [f"{prefix}_0.csv"],
         }
-        put(f"{prefix}_manifest.json", json.dumps(document).encode())
+        put(f"{prefix}_manifest.json", json.dumps({**document, **self.manifest}).encode())
 
 
 def write_to_disk(root: Path) -> Put:

@@ -279,6 +279,37 @@ NARROWER: dict[str, dict[str, Any]] = {
 }
 
 
+OF_ANOTHER_PREFIX = {"prefixMatch": ["source/other/"]}
+UNUSABLE: dict[str, dict[str, Any]] = {
+    "a failed scan of another prefix": {"filters": OF_ANOTHER_PREFIX, "manifest": {"status": "Failed"}},
+    "a failed scan": {"manifest": {"status": "Failed"}},
+    "a pending scan without a summary": {"manifest": {"status": "Pending", "summary": None}},
+    "filters in a list": {"manifest": {"ruleDefinition": {"filters": ["source/"], "format": "csv", "objectType": "blob"}}},
+    "a wrong checksum": {"spoil": lambda name, content: b"0" * 32 if name.endswith(".checksum") else content},
+    "no JSON": {"spoil": lambda name, content: b"\xff" if name.endswith(".json") else content},
+}
+
+
+@pytest.mark.parametrize("case", UNUSABLE)
+def test_unusable_report_is_skipped_and_reported_by_doctor(tmp_path: Path, case: str) -> None:
+    AzureReport(["source/lake/a"], OLDER).write(write_to_disk(tmp_path))
+    AzureReport(["source/lake/b"], SCAN, "audit", **UNUSABLE[case]).write(write_to_disk(tmp_path))
+    lister = open_lister(tmp_path, "azure")
+    assert list(list_rows_and_problems(lister)[0]) == ["a"]
+    findings = list(lister.examine(StorageConfig(name="s", location="s3://source/lake/"), NOW))
+    assert [finding.verdict for finding in findings] == ["warn", "ok"]
+    assert "2026/11/22/04-00-00/audit/audit-manifest.json" in findings[0].found
+
+
+def test_folder_without_a_valid_time_is_no_report(tmp_path: Path) -> None:
+    AzureReport(["source/lake/a"], SCAN).write(write_to_disk(tmp_path))
+    write_to_disk(tmp_path)("2026/13/32/04-00-00/rule/rule-manifest.json", b"{}")
+    assert list(list_rows_and_problems(open_lister(tmp_path, "azure"))[0]) == ["a"]
+    GcsReport(["lake/a"], SCAN).write(write_to_disk(tmp_path))
+    write_to_disk(tmp_path)("7f_2026-13-32T04:00_manifest.json", b"{}")
+    assert list(list_rows_and_problems(open_lister(tmp_path, "gcs"))[0]) == ["a"]
+
+
 @pytest.mark.parametrize("case", NARROWER)
 def test_azure_rules_can_share_a_container(tmp_path: Path, case: str) -> None:
     AzureReport(["source/lake/a"], OLDER).write(write_to_disk(tmp_path))
@@ -303,6 +334,16 @@ def test_gcs_configurations_can_share_a_folder(tmp_path: Path, options: str, fil
     GcsReport(["lake/b"], SCAN, "8f", "other", options, filters).write(write_to_disk(tmp_path))
     lister = open_lister(tmp_path, "gcs", FakeBucket(versions=True))
     assert list(list_rows_and_problems(lister)[0]) == ["a"]
+
+
+def test_gcs_folder_is_listed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    GcsReport(["lake/a"], OLDER).write(write_to_disk(tmp_path))
+    for hours in (1, 2, 3):
+        GcsReport(["lake/b"], SCAN + timedelta(hours=hours), "8f", "other").write(write_to_disk(tmp_path))
+    listed, files = list[str](), LocalReportFiles.files
+    monkeypatch.setattr(LocalReportFiles, "files", lambda self, location: (listed.append(location), files(self, location))[1])
+    assert list(list_rows_and_problems(open_lister(tmp_path, "gcs"))[0]) == ["a"]
+    assert listed == [f"{tmp_path}/"]
 
 
 def test_refusal_of_a_shared_container_gives_the_reason_of_the_own_rule(tmp_path: Path) -> None:
@@ -352,6 +393,77 @@ def test_filtered_azure_report_is_refused_with_the_filter(tmp_path: Path, filter
     assert message in refusal(open_lister(tmp_path, "azure"))
 
 
+WAY_OUT = "Wait for another report, or remove `inventory` to list the storage"
+MALFORMED: dict[str, tuple[AzureReport | GcsReport | S3Report | PlainReport, str]] = {
+    "filters in a list": (
+        AzureReport([], SCAN, manifest={"ruleDefinition": {"filters": []}}),
+        "ruleDefinition.filters is [], expected an object",
+    ),
+    "filters in a text": (
+        AzureReport([], SCAN, manifest={"ruleDefinition": {"filters": "x"}}),
+        "ruleDefinition.filters is 'x', expected an",
+    ),
+    "a rule in a list": (AzureReport([], SCAN, manifest={"ruleDefinition": []}), "ruleDefinition is [], expected an object"),
+    "a prefix that is null": (
+        AzureReport([], SCAN, filters={"prefixMatch": ["source/", None]}),
+        "prefixMatch.1 is None, expected a valid string",
+    ),
+    "prefixes in a text": (AzureReport([], SCAN, filters={"prefixMatch": "source/"}), "filters.prefixMatch is 'source/', expected"),
+    "an exclusion that is a number": (
+        AzureReport([], SCAN, filters={"excludePrefix": [1]}),
+        "excludePrefix.0 is 1, expected a valid string",
+    ),
+    "blob types in a mapping": (AzureReport([], SCAN, filters={"blobTypes": {"blockBlob": 1}}), "blobTypes is {'blockBlob': 1}, expected"),
+    "a creation time of text": (AzureReport([], SCAN, filters={"creationTime": "7d"}), "filters.creationTime is '7d', expected an object"),
+    "fields in a text": (AzureReport([], SCAN, rule={"schemaFields": "Name"}), "ruleDefinition.schemaFields is 'Name', expected"),
+    "a flag of text": (
+        AzureReport([], SCAN, filters={"includeBlobVersions": "no"}),
+        "includeBlobVersions is 'no', expected a valid boolean",
+    ),
+    "no files": (AzureReport([], SCAN, manifest={"files": None}), "files is None, expected a valid"),
+    "a file of text": (AzureReport([], SCAN, manifest={"files": ["a.csv"]}), "files.0 is 'a.csv', expected an object"),
+    "a number in a text": (
+        AzureReport([], SCAN, manifest={"summary": {"objectCount": "3"}}),
+        "summary.objectCount is '3', expected a valid integer",
+    ),
+    "a summary in a list": (AzureReport([], SCAN, manifest={"summary": []}), "summary is [], expected an object"),
+    "a time in words": (
+        AzureReport([], SCAN, manifest={"inventoryStartTime": "noon"}),
+        "inventoryStartTime is 'noon', expected a time in ISO 8601",
+    ),
+    "a time that is a number": (
+        AzureReport([], SCAN, manifest={"inventoryStartTime": 7}),
+        "inventoryStartTime is 7, expected a time in ISO 8601",
+    ),
+    "shards in a text": (
+        GcsReport([], SCAN, manifest={"report_shards_file_names": "a.csv"}),
+        "report_shards_file_names is 'a.csv', expected",
+    ),
+    "a shard without a name": (
+        GcsReport([], SCAN, manifest={"report_shards_file_names": [None]}),
+        "report_shards_file_names.0 is None, expected",
+    ),
+    "a bucket in a list": (GcsReport([], SCAN, bucket=["source"]), "bucket is ['source'], expected a valid string"),
+    "a key that is null": (S3Report([], SCAN, manifest={"files": [{"key": None, "size": 1, "MD5checksum": "0"}]}), "files.0.key is None"),
+    "a checksum that is null": (S3Report([], SCAN, manifest={"files": [{"key": "data/a", "size": 1}]}), "files.0.MD5checksum is missing"),
+    "a schema in a list": (S3Report([], SCAN, manifest={"fileSchema": []}), "fileSchema is [], expected a valid string"),
+    "versions in a text": (PlainReport([], SCAN, manifest={"versions": "yes"}), "versions is 'yes', expected a valid boolean"),
+    "a checksum that is a number": (PlainReport([], SCAN, file={"md5": 1}), "files.0.md5 is 1, expected a valid string"),
+}
+
+
+@pytest.mark.parametrize("case", MALFORMED)
+def test_malformed_manifest_is_refused_with_field_and_next_step(tmp_path: Path, case: str) -> None:
+    report, finding = MALFORMED[case]
+    report.write(write_to_disk(tmp_path))
+    kind = type(report).__name__.removesuffix("Report").lower()
+    message = refusal(open_lister(tmp_path, kind))
+    assert str(tmp_path) in message
+    assert "manifest.json" in message
+    assert finding in message
+    assert WAY_OUT in message
+
+
 @pytest.mark.parametrize("excluded", ["", "source/other/", "source/lake2", "sources", "lake/", "source/lake/.gc-assets/"])
 def test_azure_rule_may_exclude_what_the_storage_does_not_list(tmp_path: Path, excluded: str) -> None:
     AzureReport(["source/lake/a"], SCAN, filters={"excludePrefix": [excluded]}).write(write_to_disk(tmp_path))
@@ -386,17 +498,17 @@ def test_report_from_the_future_is_refused(tmp_path: Path) -> None:
 
 REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "no report": ({}, {}, "there is no report in"),
-    "not finished": ({"unfinished": True}, {}, "manifest.checksum is missing. Wait for a report"),
+    "not finished": ({"unfinished": True}, {}, "manifest.checksum is missing. Wait for another report"),
     "another bucket": ({"manifest": {"sourceBucket": "other"}}, {}, "lists bucket 'other', expected 'source'"),
     "no versions": ({}, {"versions": True}, "Include all versions in the inventory"),
     "no etag": ({"fields": ["Bucket", "Key", "Size", "LastModifiedDate"]}, {}, "add the field ETag to the inventory configuration"),
     "no size": ({"fields": ["Bucket", "Key", "ETag", "LastModifiedDate"]}, {}, "add the field Size to the inventory configuration"),
     "no time": ({"fields": ["Bucket", "Key", "ETag", "Size"]}, {}, "add the field LastModifiedDate to the inventory configuration"),
     "another version": ({"manifest": {"version": "2030-01-01"}}, {}, "its version is '2030-01-01', but this release supports 2016-11-30"),
-    "another format": ({"manifest": {"fileFormat": "Avro"}}, {}, "its format is 'Avro', expected csv, orc, parquet"),
+    "another format": ({"manifest": {"fileFormat": "Avro"}}, {}, "fileFormat is 'avro', expected 'csv', 'orc' or 'parquet'"),
     "no time of creation": ({"manifest": {"creationTimestamp": "soon"}}, {}, "expected milliseconds since 1970"),
     "a time beyond the calendar": ({"manifest": {"creationTimestamp": "9" * 30}}, {}, "expected milliseconds since 1970"),
-    "no list of files": ({"manifest": {"files": None}}, {}, "files is None, expected a list"),
+    "no list of files": ({"manifest": {"files": None}}, {}, "files is None, expected a valid array"),
     "a damaged manifest": ({"spoil": lambda name, content: content[:-1] if name.endswith(".json") else content}, {}, "its MD5 is"),
     "a damaged checksum": (
         {"spoil": lambda name, content: b"0" * 32 if name.endswith("sum") else content},
@@ -465,9 +577,9 @@ PLAIN_REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "lists keys that begin with 'lake/sub/', but the storage has the prefix 'lake/'",
     ),
     "another bucket": ({"manifest": {"bucket": "other"}}, "lists bucket 'other'"),
-    "no rows": ({"file": {"rows": None}}, "rows is None, expected a whole number"),
+    "no rows": ({"file": {"rows": None}}, "rows is None, expected a valid integer"),
     "a file in another folder": ({"file": {"name": "../part-0.parquet"}}, "expected a file name without a slash"),
-    "no JSON": ({"manifest": {"files": "part-0.parquet"}}, "files is 'part-0.parquet', expected a list"),
+    "no list of files": ({"manifest": {"files": "part-0.parquet"}}, "files is 'part-0.parquet', expected a valid"),
 }
 
 

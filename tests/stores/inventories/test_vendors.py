@@ -14,10 +14,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from gc_assets.config.connections import Connections
 from gc_assets.core.errors import FormatError
 from gc_assets.stores.inventories import azure, gcs
 from gc_assets.stores.inventories.columns import read_batches
-from gc_assets.stores.inventories.report import RowNormalizer
+from gc_assets.stores.inventories.report import FoundReport, Manifest, ReportMismatch, RowNormalizer
+from gc_assets.stores.local.report_files import LocalReportFiles
 
 Row = dict[str, Any]
 SCAN = datetime(2026, 1, 5, 1, tzinfo=UTC)
@@ -64,32 +66,34 @@ def azure_manifest(**changes: Any) -> bytes:
     return json.dumps({**document, **changes}).encode()
 
 
-def azure_read(content: bytes, checksum: bytes | None = None) -> Any:
+def azure_read(root: Path, content: bytes, checksum: bytes | None = None) -> Manifest:
+    root.joinpath("rule-manifest.json").write_bytes(content)
     md5 = hashlib.md5(content, usedforsecurity=False).hexdigest().encode()
-    return azure.parse_manifest(content, checksum or md5, "rule-manifest.json", "az://reports/", "lake")
+    root.joinpath("rule-manifest.checksum").write_bytes(checksum or md5)
+    return azure.read_manifest(LocalReportFiles(Connections()), f"{root}/", FoundReport(SCAN, "rule-manifest.json"), "lake@account")
 
 
-def test_azure_manifest_has_files_time_and_row_count() -> None:
-    found = azure_read(azure_manifest())
-    assert (found.bucket, found.prefixes, found.as_of, found.rows, found.versions) == ("lake", ("warehouse/",), SCAN, 4, True)
-    assert [(file.address, file.size_bytes) for file in found.files] == [("az://reports/2026/01/05/01-00-00/rule/rule.parquet", 9)]
+def test_azure_manifest_has_files_time_and_row_count(tmp_path: Path) -> None:
+    found = azure_read(tmp_path, azure_manifest())
+    assert (found.bucket, found.prefixes, found.as_of, found.rows, found.versions) == ("lake@account", ("warehouse/",), SCAN, 4, True)
+    assert [(file.address, file.size_bytes) for file in found.files] == [(f"{tmp_path}/2026/01/05/01-00-00/rule/rule.parquet", 9)]
 
 
 @pytest.mark.parametrize("status", ["Pending", "PartiallySucceeded", "Failed"])
-def test_unsuccessful_azure_run_is_refused(status: str) -> None:
+def test_unsuccessful_azure_run_is_refused(tmp_path: Path, status: str) -> None:
     with pytest.raises(FormatError, match=f"its status is {status}, expected Succeeded"):
-        azure_read(azure_manifest(status=status))
+        azure_read(tmp_path, azure_manifest(status=status))
 
 
-def test_azure_manifest_with_wrong_checksum_is_refused() -> None:
+def test_azure_manifest_with_wrong_checksum_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match=r"expected 0123.* from the checksum file"):
-        azure_read(azure_manifest(), b"0123")
+        azure_read(tmp_path, azure_manifest(), b"0123")
 
 
 @pytest.mark.parametrize("prefixes, message", [([], "all"), (["lake/", "other/"], "2")])
-def test_azure_rule_without_exactly_one_container_is_refused(prefixes: list[str], message: str) -> None:
-    with pytest.raises(FormatError, match=f"it covers {message} containers"):
-        azure_read(azure_manifest(rule={"filters": {"prefixMatch": prefixes}}))
+def test_azure_rule_without_exactly_one_container_is_refused(tmp_path: Path, prefixes: list[str], message: str) -> None:
+    with pytest.raises(ReportMismatch, match=f"it covers {message} containers"):
+        azure_read(tmp_path, azure_manifest(rule={"filters": {"prefixMatch": prefixes}}))
 
 
 def blob(name: str, **values: Any) -> Row:
@@ -141,10 +145,15 @@ def gcs_manifest(**changes: Any) -> bytes:
     return json.dumps({**document, **changes}).encode()
 
 
-def test_gcs_manifest_has_shards_time_and_row_count() -> None:
-    found = gcs.parse_manifest(gcs_manifest(), "7f_manifest.json", "gs://reports/", "lake", SHARDS)
+def gcs_read(root: Path, content: bytes) -> Manifest:
+    root.joinpath("7f_manifest.json").write_bytes(content)
+    return gcs.read_manifest(LocalReportFiles(Connections()), f"{root}/", FoundReport(SCAN, "7f_manifest.json", SHARDS), "lake")
+
+
+def test_gcs_manifest_has_shards_time_and_row_count(tmp_path: Path) -> None:
+    found = gcs_read(tmp_path, gcs_manifest())
     assert (found.bucket, found.as_of, found.rows, found.file_format) == ("lake", SCAN, 3, "csv")
-    assert [file.address for file in found.files] == [f"gs://reports/{name}" for name in SHARDS]
+    assert [file.address for file in found.files] == [f"{tmp_path}/{name}" for name in SHARDS]
 
 
 @pytest.mark.parametrize(
@@ -152,14 +161,14 @@ def test_gcs_manifest_has_shards_time_and_row_count() -> None:
     [
         ({"shard_count": 3}, "it lists 2 files, expected 3"),
         ({"report_shards_file_names": [*list(SHARDS)[:1], "7f_9.csv"]}, "its file 7f_9.csv is missing"),
-        ({"records_processed": "3"}, "records_processed is '3', expected a whole number"),
+        ({"records_processed": "3"}, "records_processed is '3', expected a valid integer"),
         ({"snapshot_time": "2026-01-05T01:00:00"}, "has no time zone"),
-        ({"report_shards_file_names": [], "shard_count": 0}, "its files have 0 formats"),
+        ({"report_shards_file_names": [], "shard_count": 0}, r"its files have the formats \[\]"),
     ],
 )
-def test_incomplete_gcs_report_is_refused(changes: dict[str, Any], message: str) -> None:
+def test_incomplete_gcs_report_is_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(FormatError, match=message):
-        gcs.parse_manifest(gcs_manifest(**changes), "7f_manifest.json", "gs://reports/", "lake", SHARDS)
+        gcs_read(tmp_path, gcs_manifest(**changes))
 
 
 @pytest.mark.parametrize("file_format", ["csv", "parquet"])
