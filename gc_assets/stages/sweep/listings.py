@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from typing import Self
 
 from gc_assets._version import __version__
-from gc_assets.core.errors import StateError
+from gc_assets.core.errors import StateError, StoreError
 from gc_assets.core.units import format_duration
 from gc_assets.engine.run_context import RunContext
 from gc_assets.state.journal import PublishedTable
@@ -22,7 +22,7 @@ from gc_assets.state.listings import open_listing
 from gc_assets.state.schemas import STORAGE_INVENTORY
 from gc_assets.state.summaries import StorageInventorySummary
 from gc_assets.stores.listing import RequestLookUp
-from gc_assets.stores.protocol import LookUp
+from gc_assets.stores.protocol import LookUp, Report
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,26 @@ def find_earlier_listing(context: RunContext, storage_name: str) -> tuple[Publis
         return None, None
     found = _find_usable(context, storage_name, config.every)
     return (found, None) if isinstance(found, PublishedTable) else (None, found)
+
+
+def require_newer_report(context: RunContext, storage_name: str, report: Report) -> None:
+    """Check that a report is not older than the one that the last run used.
+
+    An older report lacks metadata of foreign tables that the last run may have found, so their
+    files could look like garbage.
+
+    Raises:
+        StoreError: If it is older.
+    """
+    last = context.state.latest(storage_name, STORAGE_INVENTORY.name, before=context.run_date + timedelta(days=1))
+    used = last.summary(StorageInventorySummary) if last is not None else None
+    if used is None or used.report_as_of is None or used.location != context.storage(storage_name).location:
+        return
+    if report.as_of < used.report_as_of:
+        raise StoreError(
+            f"report {report.name} is from {report.as_of.isoformat()}, but the last run used {used.report} from "
+            f"{used.report_as_of.isoformat()}. Wait for a newer report, or remove `inventory` to list the storage"
+        )
 
 
 def describe_listing(context: RunContext, storage_name: str) -> str | None:

@@ -48,7 +48,7 @@ from gc_assets.engine.tables import (
 )
 from gc_assets.engine.tasks import BudgetedTask, has_run_no_job, max_parallel_tasks
 from gc_assets.stages.mark.lake_refs import read_side_rows
-from gc_assets.stages.sweep.listings import find_earlier_listing, listing_settings
+from gc_assets.stages.sweep.listings import find_earlier_listing, listing_settings, require_newer_report
 from gc_assets.state.files import Files
 from gc_assets.state.journal import PublishedTable, State, TableRun
 from gc_assets.state.listings import open_listing
@@ -126,6 +126,8 @@ def storage_inventory(spark: SparkSession, context: RunContext, storage_name: st
     last = last_inventory(context, storage_name)
     reuse, now = _Reuse.of(context, storage_name, lister, last), context.clock.now()
     plan = lister.plan(max_parallel_tasks(spark, parallelism(spark)), now, reuse.keys, now - SETTLED_AFTER, _cuts(context, last))
+    if plan.report is not None:
+        require_newer_report(context, storage_name, plan.report)
     copied = reuse.copy(spark, context, run)
     listing = _run_rounds(spark, state, run, plan.tasks, last)
     written = merge_written([*copied, *listing.rows])

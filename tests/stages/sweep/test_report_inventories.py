@@ -197,3 +197,14 @@ def test_object_in_quarantine_is_purged_after_a_later_scan(story: ReportStory) -
         return house.planned_actions().get(REPLACED)
 
     assert [plan_with_scan_at(10, 11), plan_with_scan_at(10.9, 12), plan_with_scan_at(12, 13)] == ["quarantine", None, "purge"]
+
+
+def test_report_older_than_that_of_the_last_run_is_refused(story: ReportStory) -> None:
+    """The last run may have found metadata of another system in it, which the older one lacks."""
+    house = story.at(timedelta(days=14))
+    newest = max((story.house.root / "reports").iterdir())
+    kept = newest.rename(story.house.root / newest.name)
+    with pytest.raises(StoreError, match=rf"but the last run used .*{newest.name}/manifest.json from .* Wait for a newer report"):
+        house.plan()
+    kept.rename(newest)
+    house.plan()
