@@ -30,7 +30,7 @@ from gc_assets._version import __version__
 from gc_assets.core.byte_scan import find_rows, has_irregular_components
 from gc_assets.core.claims import find_table_location
 from gc_assets.core.errors import FormatError, StoreError, UsageError
-from gc_assets.core.paths import BUCKET_FORMS, FILE, Location, Scheme, SymbolicLinks, collapse_path, parse_address, scheme_of
+from gc_assets.core.paths import AZURE, BUCKET_FORMS, FILE, Location, Scheme, SymbolicLinks, collapse_path, parse_address, scheme_of
 from gc_assets.core.urls import is_aws, parse_alias, parse_url, web_host
 
 # Spellings that are resolved quickly. For all others, there is a slower code path.
@@ -179,13 +179,15 @@ class KeyResolver:
         values = _one_array(addresses).cast(pa.binary())
         rows = np.arange(len(values))
         answers = [_ResolvedRows(rows[:0], pa.array([], pa.string()), pa.array([], pa.binary()))]
-        for prefix, name in self._usual_prefixes():
+        for prefix, name, scheme in self._usual_prefixes():
             matches = pc.fill_null(pc.starts_with(values, prefix), False)
             if not matches.true_count:
                 continue
             matched = values if matches.true_count == len(values) else values.filter(matches)
             keys = pc.binary_slice(matched, len(prefix), _TO_THE_END)
             regular = ~has_irregular_components(keys)
+            if scheme == AZURE:
+                regular &= ~find_rows(keys, lambda byte, _: byte == _BACKSLASH)
             if not regular.all():
                 keys = keys.filter(pa.array(regular))
             taken = matches.to_numpy(zero_copy_only=False).copy()
@@ -237,10 +239,10 @@ class KeyResolver:
             return str(error)
         return None
 
-    def _usual_prefixes(self) -> Iterator[tuple[str, str]]:
+    def _usual_prefixes(self) -> Iterator[tuple[str, str, Scheme]]:
         for name, location in self._roots:
             for spelling in _USUAL_SPELLINGS[location.scheme]:
-                yield spelling + location.root, name
+                yield spelling + location.root, name, location.scheme
 
     def _resolve_rest(self, values: pa.Array, rows: NDArray[np.int64]) -> _ResolvedRows:
         """Resolve addresses one at a time, but look up each directory only once."""
@@ -252,7 +254,7 @@ class KeyResolver:
                 resolved = None
             else:
                 directory, _, name = address.rpartition("/")
-                if name in {"", ".", ".."} or address[:4].lower() == "http":  # a query may contain slashes
+                if name in _IRREGULAR or "\\" in name or address[:4].lower() == "http":  # a query may contain slashes
                     resolved = self.resolve_one(address)
                 elif directory in directories:
                     inside = directories[directory]
@@ -272,8 +274,9 @@ class KeyResolver:
             return None
         url = parse_url(address)
         for name, root in self._urls if url is not None else ():
-            if str(url).startswith(root):
-                key = str(url)[len(root) :]
+            found = str(url).replace("\\", "/") if self._locations[name].scheme == AZURE else str(url)
+            if found.startswith(root):
+                key = found[len(root) :]
                 if ".." in key.split("/"):
                     raise FormatError(f"address {address!r} contains `..`, which systems resolve differently; write the address without it")
                 return name, key if self._locations[name].scheme != FILE else collapse_path(f"/{key}")[1:]

@@ -186,9 +186,9 @@ def parse_address(address: str) -> tuple[Scheme, str] | None:
         scheme, rest = known, address[match.end() :]
         if scheme == S3 and _ARN.match(rest) is not None:
             return None  # an access point, whose bucket is unknown
-    if ".." in rest.split("/"):
-        raise FormatError(f"address {address!r} contains `..`, which systems resolve differently; write the address without it")
     path = _local_path(address, rest) if match is None or scheme == FILE else BUCKET_FORMS[scheme].parse(address, match[1].lower(), rest)
+    if ".." in (path or rest).split("/"):
+        raise FormatError(f"address {address!r} contains `..`, which systems resolve differently; write the address without it")
     return None if path is None else (scheme, path)
 
 
@@ -224,7 +224,8 @@ def azure_host(host: str) -> str | None:
 def _azure_container_and_key(address: str, spelling: str, rest: str) -> str | None:
     """Return `container@account.dfs.core.windows.net/key`, or None if the account is unknown."""
     del address, spelling
-    authority, slash, key = rest[2:].partition("/")
+    # Azure replaces backslashes in the names of blobs.
+    authority, slash, key = rest[2:].replace("\\", "/").partition("/")
     container, _, host = authority.partition("@")
     canonical = azure_host(host)
     if not rest.startswith("//") or not container or ":" in container or canonical is None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from gc_assets.core.errors import FormatError
 from gc_assets.core.external_addresses import ExternalAddresses
 from gc_assets.core.key_resolver import KeyResolver
-from gc_assets.core.paths import Location
+from gc_assets.core.paths import AZURE, Location, bucket_and_key
 from gc_assets.core.urls import storage_urls, urls_without_account
 
 LAKE = "abfss://lake@acct.dfs.core.windows.net/w h/ü/"
@@ -44,6 +45,26 @@ def test_every_azure_address_form_resolves_to_storage(spelling: str) -> None:
     assert names.to_pylist() == ["s0", "s0", None]
     assert keys.to_pylist() == ["t/a.parquet", "t/b.parquet", None]
     assert found.translate(f"{spelling}t/a") in {f"{LAKE}t/a", f"{spelling}t/a"}
+
+
+@pytest.mark.parametrize("spelling", [*SPELLINGS, LAKE.replace("/w h/", "\\w h\\"), SPELLINGS[10].replace("%20h/", "%20h%5C")])
+def test_backslash_in_an_azure_address_is_a_slash(spelling: str) -> None:
+    found = resolver(LAKE, endpoint="http://127.0.0.1:10000/acct")
+    names = [r"t/a.parquet", r"t\b.parquet", r"t/c\d", r"t/e", r"t\f\g", r"\h"]
+    assert found.resolve(pa.array([f"{spelling}{name}" for name in names]))[1].to_pylist() == [name.replace("\\", "/") for name in names]
+    assert [found.resolve_one(f"{spelling}{name}") for name in names] == [("s0", name.replace("\\", "/")) for name in names]
+    with pytest.raises(FormatError, match=r"contains `\.\.`"):
+        found.resolve(pa.array([rf"{spelling}t\..\u\a"]))
+
+
+def test_backslash_in_other_stores_is_part_of_a_name() -> None:
+    found = resolver("s3://lake/w/", "gs://lake/w/", "/lake/w/")
+    addresses = [r"s3://lake/w/a\b", r"gs://lake/w/a\..\b", r"/lake/w/a\b"]
+    assert found.resolve(pa.array(addresses))[1].to_pylist() == [r"a\b", r"a\..\b", r"a\b"]
+
+
+def test_object_is_read_at_an_address_with_a_backslash() -> None:
+    assert bucket_and_key(rf"{LAKE}t\a", AZURE) == ("lake@acct.dfs.core.windows.net", "w h/ü/t/a")
 
 
 def test_canonical_location_contains_account() -> None:
