@@ -1,7 +1,13 @@
-"""Look up hashes of keys in tables of the state, without holding many of them in memory."""
+"""Look up hashes of keys in tables of the state, without holding many of them in memory.
+
+A process reads a set once, and keeps the sorted hashes. Large sets are in a temporary file that is
+mapped into memory, so that the system can release its pages.
+"""
 
 from __future__ import annotations
 
+import mmap
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -12,11 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from gc_assets.core.sorted_hashes import HashSet, is_in_sorted, sort_distinct
+from gc_assets.core.sorted_hashes import is_in_sorted, sort_distinct
 from gc_assets.engine.parquet_scan import ParquetScan
 
-# A process keeps sets of up to this size, with 8 bytes per hash. Larger ones are read part by part
-# for each lookup.
+# Sets of up to this size are kept in memory, with 8 bytes per hash.
 MAX_KEPT_HASHES: Final = 16_000_000
 
 
@@ -44,14 +49,7 @@ class StoredHashes:
 
     def contains(self, hashes: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return a mask of the hashes that are in the set."""
-        if self.rows <= MAX_KEPT_HASHES:
-            return is_in_sorted(hashes, _read_sorted(self))
-        wanted = HashSet(hashes)
-        is_found = np.zeros(len(wanted.hashes), bool)
-        for batch in self.scan.read_batches():
-            rows, found = wanted.find(batch.column("key_hash").to_numpy())
-            is_found[found[self._is_selected(batch.take(pa.array(rows)))]] = True
-        return is_in_sorted(hashes, wanted.hashes[is_found])
+        return is_in_sorted(hashes, _read_sorted(self))
 
     def read(self) -> Iterator[NDArray[np.int64]]:
         """Yield all hashes. Their order is undefined, and they may repeat."""
@@ -70,4 +68,14 @@ class StoredHashes:
 
 @lru_cache(maxsize=2)
 def _read_sorted(stored: StoredHashes) -> NDArray[np.int64]:
-    return stored.read_sorted()
+    if stored.rows <= MAX_KEPT_HASHES:
+        return stored.read_sorted()
+    with tempfile.TemporaryFile(prefix="gc-assets-hashes-") as file:
+        for hashes in stored.read():
+            file.write(hashes.tobytes())
+        if not file.tell():
+            return np.empty(0, np.int64)
+        file.flush()
+        found = np.frombuffer(mmap.mmap(file.fileno(), 0), np.int64)
+    found.sort()
+    return found

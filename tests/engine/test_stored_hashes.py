@@ -1,8 +1,9 @@
-"""Hashes in the state are looked up with the same result, whether a process keeps them or not."""
+"""Hashes in the state are looked up with the same result, in memory and in a temporary file."""
 
 from __future__ import annotations
 
 import pickle
+import tempfile
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -41,7 +42,7 @@ def store(root: Path, *parts: dict[str, list[int]], **options: Any) -> StoredHas
     return StoredHashes(ParquetScan.of(files, SCHEMA, run.path, written), sum(part.rows for part in written), **options)
 
 
-@pytest.fixture(params=[0, 10**6], ids=["read for each lookup", "kept"])
+@pytest.fixture(params=[0, 10**6], ids=["in a file", "in memory"])
 def _kept(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stored_hashes, "MAX_KEPT_HASHES", request.param)
 
@@ -63,12 +64,20 @@ def test_only_hashes_of_selected_rows_are_found(tmp_path: Path) -> None:
     hashes = store(tmp_path, {"a": [1, 2], "b": [2, 3]}, {"b": [4]}, selection=NameSelection("b"))
     assert hashes.contains(np.array([1, 2, 3, 4, 5])).tolist() == [False, True, True, True, False]
     assert hashes.read_sorted().tolist() == [2, 3, 4]
+    assert store(tmp_path, {"a": [1]}, selection=NameSelection("b")).contains(np.array([1])).tolist() == [False]
 
 
-@pytest.mark.parametrize("most, readings", [(0, 3), (3, 1)], ids=["large", "small"])
-def test_only_small_hash_set_is_kept_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, readings: int) -> None:
-    monkeypatch.setattr(stored_hashes, "MAX_KEPT_HASHES", most)
+@pytest.mark.usefixtures("_kept")
+def test_process_reads_a_hash_set_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hashes, read, found = store(tmp_path, {"a": [1, 2, 3]}), ParquetScan.read_batches, list[ParquetScan]()
     monkeypatch.setattr(ParquetScan, "read_batches", lambda self: (found.append(self), read(self))[1])
     assert [hashes.contains(np.array([wanted])).tolist() for wanted in (1, 4, 3)] == [[True], [False], [True]]
-    assert len(found) == readings
+    assert len(found) == 1
+
+
+def test_only_small_hash_set_is_kept_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored_hashes, "MAX_KEPT_HASHES", 2)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    assert store(tmp_path, {"a": [1, 2]}).contains(np.array([2])).tolist() == [True]
+    with pytest.raises(FileNotFoundError, match="missing"):
+        store(tmp_path, {"a": [1, 2, 3]}).contains(np.array([2]))

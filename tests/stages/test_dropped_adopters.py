@@ -97,7 +97,7 @@ class Adoption(Shop):
 def test_adopted_files_are_kept_as_long_as_dropped_table(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_large: bool
 ) -> None:
-    """Executors write many files, and every lookup reads them again."""
+    """Executors write many files, and look them up in a temporary file."""
     if is_large:
         monkeypatch.setattr(stored_hashes, "MAX_KEPT_HASHES", 0)
         monkeypatch.setattr(live_set, "MAX_IN_PROCESS_ENTRIES", 0)
