@@ -514,12 +514,13 @@ def _copy_parts(files: Files, directory: str, parts: Sequence[tuple[Part, Segmen
     Args:
         names_runs: If True, add the run id to each row of the main table.
     """
-    from gc_assets.state.parts import PartWriter, open_part
+    from gc_assets.state.parts import PartWriter, open_part, read_errors
 
     writers: dict[str, list[PartWriter]] = defaultdict(list)
     for part, source in parts:
         side = part.name.rpartition("/")[0]
-        rows = open_part(read_verified(files, part, source.path)).read()
+        with read_errors(f"{files.root}/{source.path}"):
+            rows = open_part(read_verified(files, part, source.path)).read()
         if names_runs and not side and source.run_id:
             rows = _add_run_id(rows, source.run_id)
         if not writers[side] or not writers[side][-1].schema.equals(rows.schema):

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from gc_assets.core.errors import StateError
@@ -146,18 +147,6 @@ def read_parts(files: Files, paths: list[str], schema: pa.Schema, columns: list[
     return pa.concat_tables(tables) if tables else wanted.empty_table()
 
 
-def read_verified(files: Files, directory: str, part: PartFile) -> bytes:
-    """Read the bytes of a part and verify their SHA-256.
-
-    Raises:
-        StateError: If the bytes differ from the published ones.
-    """
-    content = files.read(f"{directory}/{part.name}")
-    if hashlib.sha256(content).hexdigest() != part.sha256:
-        raise StateError(f"{directory}/{part.name} differs from the published bytes")
-    return content
-
-
 def open_part(content: bytes, read_dictionary: Sequence[str] = ()) -> pq.ParquetFile:
     """Open the bytes of a part.
 
@@ -168,11 +157,17 @@ def open_part(content: bytes, read_dictionary: Sequence[str] = ()) -> pq.Parquet
     return pq.ParquetFile(pa.BufferReader(content), read_dictionary=list(read_dictionary), page_checksum_verification=True)
 
 
+def read_filtered(content: bytes, columns: Sequence[str], is_wanted: pc.Expression) -> pa.Table:
+    """Read the rows of a part for which a condition is true, with page checksums (`open_part`)."""
+    return pq.read_table(pa.BufferReader(content), columns=list(columns), filters=is_wanted, page_checksum_verification=True)
+
+
 def describe_damage(path: str, error: Exception) -> str:
     """Explain that a part cannot be decoded, and suggest the next step."""
+    finding = " ".join(str(error).split())
     if f"/{COMPACTED_SEGMENTS}/" in path:
-        return f"{path} is damaged ({error}). Run `gc-assets doctor --repair`, which discards this copy, and start the run again."
-    return f"{path} is damaged ({error}); {describe_next_step(path)}"
+        return f"{path} is damaged ({finding}). Run `gc-assets doctor --repair`, which discards this copy, and start the run again."
+    return f"{path} is damaged ({finding}); {describe_next_step(path)}"
 
 
 @contextmanager
@@ -183,7 +178,7 @@ def read_errors(path: str) -> Generator[None]:
     except FileNotFoundError as error:
         missing = error.filename or path
         raise StateError(f"{missing} is missing, so the table is incomplete; {describe_next_step(missing)}") from None
-    except pa.ArrowException as error:
+    except (pa.ArrowException, UnicodeDecodeError, KeyError) as error:  # the name of a column may be damaged
         raise StateError(describe_damage(path, error)) from error
     except OSError as error:
         raise StateError(describe_damage(path, error) if error.errno is None else f"{path} cannot be read: {error}") from error

@@ -25,6 +25,7 @@ from gc_assets.core.errors import StateError
 from gc_assets.core.hashing import SPARK_SEED
 from gc_assets.core.phases import CHANGED, DENIED, DONE, FAILED, QUARANTINE, VERDICTS, Action
 from gc_assets.core.untrusted_input import parse_json
+from gc_assets.state.damage import RESTORE_BACKUP
 from gc_assets.state.files import Files
 from gc_assets.stores.protocol import Outcome, PlannedAction, QuarantineMode
 
@@ -35,7 +36,7 @@ _RowT = TypeVar("_RowT")
 ActionKey = tuple[Action, str, str | None]
 _INTENT = ".intent.jsonl"
 _OUTCOME = ".outcome.jsonl"
-_ROW_COUNT = re.compile(r"-[0-9a-f]{32}-([0-9]+)\.outcome\.jsonl$")
+_ROW_COUNT = re.compile(r"-[0-9a-f]{32}-([0-9]+)\.(?:intent|outcome)\.jsonl$")
 
 
 def share_of(key: str, shares: int) -> int:
@@ -90,13 +91,13 @@ class WriteAheadLog:
         Raises:
             StateError: If the log does not exist or belongs to another plan.
         """
-        path = f"{self.directory}/log.json"
         try:
-            _require_plan(path, parse_json(self.files.read(path)), self.plan_id)
+            _read_header(self.files, self.directory, self.plan_id)
         except FileNotFoundError:
             raise StateError(
-                f"{self.files.root}/{path} does not exist on {socket.gethostname()}, which executes plan {self.plan_id}. "
-                "Nothing was changed. `state` must be a location that all machines share, such as s3://bucket/prefix (docs/clusters.md)"
+                f"{self.files.root}/{self.directory}/log.json does not exist on {socket.gethostname()}, which executes plan "
+                f"{self.plan_id}. Nothing was changed. `state` must be a location that all machines share, such as s3://bucket/prefix "
+                "(docs/clusters.md)"
             ) from None
 
     def read_history(self, share: int) -> ShareHistory:
@@ -187,9 +188,13 @@ class WriteAheadLog:
     def _read(self, share: int, name: str, parse: Callable[[dict[str, Any]], _RowT]) -> list[_RowT]:
         path = f"{self._share_path(share)}/{name}"
         try:
-            return [parse(parse_json(line)) for line in self.files.read(path).splitlines()]
+            rows = [parse(parse_json(line)) for line in self.files.read(path).splitlines()]
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise StateError(f"cannot parse {path} in the state ({error!r}); restore it from a backup before applying the plan") from error
+            raise StateError(f"{self.files.root}/{path} is damaged ({error!r}); {RESTORE_BACKUP}") from error
+        expected = _ROW_COUNT.search(name)
+        if expected is not None and int(expected[1]) != len(rows):
+            raise StateError(f"{self.files.root}/{path} is damaged (expected {expected[1]} rows, found {len(rows)}); {RESTORE_BACKUP}")
+        return rows
 
 
 def _is_done(outcome: Outcome | None) -> bool:
@@ -212,15 +217,12 @@ def open_log(files: Files, directory: str, plan_id: str, planned: int, quarantin
     Raises:
         StateError: If the directory contains the log of another plan, or one that cannot be parsed.
     """
-    path = f"{directory}/log.json"
+    header: dict[str, Any]
     try:
-        header: dict[str, Any] = parse_json(files.read(path))
+        header = _read_header(files, directory, plan_id)
     except FileNotFoundError:
         header = {"plan_id": plan_id, "shares": max(1, -(-planned // KEYS_PER_SHARE)), "quarantine": quarantine}
-        files.replace(path, json.dumps(header).encode())
-    except ValueError as error:
-        raise StateError(f"cannot parse {path} in the state: {error}; restore it from a backup") from error
-    _require_plan(path, header, plan_id)
+        files.replace(f"{directory}/log.json", json.dumps(header).encode())
     return WriteAheadLog(files, directory, plan_id, header["shares"], header.get("quarantine"))
 
 
@@ -235,10 +237,19 @@ def find_log(files: Files, directory: str, plan_id: str) -> WriteAheadLog | None
     return open_log(files, directory, plan_id, 1)
 
 
-def _require_plan(path: str, header: dict[str, Any], plan_id: str) -> None:
-    is_mode = header.get("quarantine") in {None, *get_args(QuarantineMode)}
-    if header.get("plan_id") != plan_id or not isinstance(header.get("shares"), int) or not is_mode:
-        raise StateError(f"{path} in the state: expected the log of plan {plan_id}, found {header}")
+def _read_header(files: Files, directory: str, plan_id: str) -> dict[str, Any]:
+    path = f"{directory}/log.json"
+    content = files.read(path)
+    try:
+        header = parse_json(content)
+        is_mode = header.get("quarantine") in (None, *get_args(QuarantineMode))
+        is_valid = header["plan_id"] == plan_id and isinstance(header["shares"], int) and header["shares"] > 0 and is_mode
+        finding = None if is_valid else f"found {header}"
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        header, finding = {}, repr(error)
+    if finding is not None:
+        raise StateError(f"{files.root}/{path} is damaged: expected the log of plan {plan_id}, {finding}; {RESTORE_BACKUP}")
+    return header
 
 
 def _batch_names(names: Iterable[str]) -> frozenset[str]:

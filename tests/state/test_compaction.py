@@ -315,11 +315,13 @@ def test_republished_run_is_read_from_its_files(state: State) -> None:
 def test_compaction_failure_does_not_fail_run(state: State, caplog: pytest.LogCaptureFixture) -> None:
     for day in range(2):
         add(state, day)
-    (Path(state.files.root) / runs_of(state)[0].paths()[0]).unlink()
+    gone = Path(state.files.root) / runs_of(state)[0].paths()[0]
+    gone.unlink()
     for day in range(2, 20):
         add(state, day)
     assert len(runs_of(state)) == 20
     assert "its small runs were not compacted" in caplog.text
+    assert f"{gone} is missing" in caplog.text
 
 
 def test_damaged_column_name_does_not_fail_run(state: State, caplog: pytest.LogCaptureFixture) -> None:

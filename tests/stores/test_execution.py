@@ -294,6 +294,17 @@ def test_log_of_another_plan_is_refused(log):
         open_log(log.files, "wal", "plan-b", 10)
 
 
+@pytest.mark.parametrize(
+    "header", ["{", "[]", "3", "null", "{}", '{"plan_id": "%s", "shares": []}', '{"plan_id": "%s", "shares": 1, "quarantine": []}']
+)
+def test_damaged_header_of_log_is_refused(log, tmp_path, header):
+    (tmp_path / "state/wal/log.json").write_text(header.replace("%s", PLAN))
+    with pytest.raises(StateError, match=rf"state/wal/log\.json is damaged: .*{PLAN}.*restore it from a backup"):
+        open_log(log.files, "wal", PLAN, 10)
+    with pytest.raises(StateError, match=r"log\.json is damaged"):
+        log.require_visible()
+
+
 def test_log_keeps_the_number_of_shares_after_reopening(tmp_path):
     files = Files(str(tmp_path))
     assert open_log(files, "wal", PLAN, 120_000).shares == 3
@@ -312,6 +323,20 @@ def test_unreadable_log_raises_state_error(root, lease, log, tmp_path, kind, con
     with pytest.raises(StateError, match=rf"damaged\.{kind}\.jsonl"):
         list(execute(rows, again, log, lease, CLOCK))
     assert again.calls == []
+
+
+@pytest.mark.parametrize("kind", ["intent", "outcome"])
+@pytest.mark.parametrize("lines", [0, 1])
+def test_log_file_without_some_of_its_rows_raises_state_error(root, lease, log, tmp_path, kind, lines):
+    """Otherwise, the missing rows would look as if the store had never acted on them."""
+    rows = [plan(root, write(root, name).name) for name in "ab"]
+    list(execute(rows, Counting(root), log, lease, CLOCK))
+    (path,) = (tmp_path / "state/wal").rglob(f"*.{kind}.jsonl")
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:lines]))
+    if kind == "intent":
+        path.with_name(path.name.replace("intent", "outcome")).unlink()
+    with pytest.raises(StateError, match=f"{path.name} is damaged .*expected 2 rows, found {lines}"):
+        log.read_history(0)
 
 
 def test_unknown_verdict_raises_state_error(root, lease, log, tmp_path):

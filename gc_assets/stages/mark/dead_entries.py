@@ -33,7 +33,7 @@ from gc_assets.state.compaction import Reduction, Segment, SegmentList, Segments
 from gc_assets.state.files import Files
 from gc_assets.state.index import Part, PastRun
 from gc_assets.state.journal import PublishedTable, TableRun
-from gc_assets.state.parts import PartWriter, open_part, read_parts
+from gc_assets.state.parts import PartWriter, decode_each, open_part, read_errors, read_parts
 from gc_assets.state.schemas import LIVE_FILES
 from gc_assets.state.side_tables import (
     CONTAINERS,
@@ -241,8 +241,8 @@ class FindDead:
     def _without_named_by_others(self, dead: pa.Array) -> pa.Array:
         """Remove containers that a kept container references, and repeat until nothing changes."""
         naming = [EDGES_OF_CONTAINERS.empty_table()]
-        for content in self.files.contents(list(self.edges)):
-            edges = open_part(content).read(EDGES_OF_CONTAINERS.names).cast(EDGES_OF_CONTAINERS)
+        for rows in decode_each(self.files, self.edges, lambda content: iter((open_part(content).read(EDGES_OF_CONTAINERS.names),))):
+            edges = rows.cast(EDGES_OF_CONTAINERS)
             naming.append(edges.filter(pc.is_in(edges.column("address"), dead)))
         edges, count = pa.concat_tables(naming), -1
         while len(dead) != count:
@@ -280,13 +280,16 @@ class CopyLive:
             for number in batch.column("id").to_pylist():
                 part, path = self.sources[number]
                 side = part.name.rpartition("/")[0]
-                source = open_part(compaction.read_verified(self.files, part, path))
                 own = writers.setdefault(side, [])
-                if not own or not own[-1].schema.equals(source.schema_arrow):  # some columns are missing in parts of older releases
-                    own.append(PartWriter(self.files, self.directory, source.schema_arrow, side))
-                for rows in source.iter_batches():
+                for rows in self._read(part, path):
+                    if not own or not own[-1].schema.equals(rows.schema):  # some columns are missing in parts of older releases
+                        own.append(PartWriter(self.files, self.directory, rows.schema, side))
                     kept = rows.filter(pc.invert(pc.is_in(rows.column("container"), dead))) if side in _REDUCED_SIDES else rows
                     dropped += rows.num_rows - kept.num_rows
                     own[-1].write(kept)
         written = [part for own in writers.values() for writer in own for part in writer.close()]
         yield report_parts(written, summary={"dropped": dropped})
+
+    def _read(self, part: Part, path: str) -> Iterator[pa.RecordBatch]:
+        with read_errors(f"{self.files.root}/{path}"):
+            yield from open_part(compaction.read_verified(self.files, part, path)).iter_batches()

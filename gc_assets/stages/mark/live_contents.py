@@ -9,12 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from gc_assets.core.arrow_rows import replace_columns
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.stages.mark.content_roots import HELD, RELEASED, RootTables
-from gc_assets.state.parts import read_parts
+from gc_assets.state.parts import read_errors, read_filtered, read_parts
 from gc_assets.state.schemas import LIVE_CONTENTS
 from gc_assets.state.side_tables import CLAIMS, EDGES
 
@@ -42,7 +41,8 @@ def find_purged(roots: RootTables, logs: Mapping[str, Sequence[str]], found: pa.
         keys = pc.unique(older.column("key").filter(pc.equal(older.column("storage"), storage)))
         is_purged = pc.field("key").isin(keys) & (pc.field("outcome") == "done") & (pc.field("phase") == "purge")
         for path in paths if len(keys) else ():
-            rows = pq.read_table(pa.BufferReader(roots.files.read(path)), columns=["key"], filters=is_purged)
+            with read_errors(f"{roots.files.root}/{path}"):
+                rows = read_filtered(roots.files.read(path), ["key"], is_purged)
             purged |= {(storage, key) for key in rows.column("key").to_pylist()}
     rows = older.select(["address", "storage", "key"]).to_pylist()
     return pa.array([row["address"] for row in rows if (row["storage"], row["key"]) in purged], pa.string())

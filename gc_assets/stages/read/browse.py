@@ -20,7 +20,7 @@ from gc_assets.state.arrow_types import is_added_column
 from gc_assets.state.index import PastRun
 from gc_assets.state.journal import PublishedTable, State
 from gc_assets.state.listings import open_listing
-from gc_assets.state.parts import add_missing_columns, read_parts
+from gc_assets.state.parts import add_missing_columns, open_part, read_errors, read_filtered, read_parts
 from gc_assets.state.schemas import EXPIRY_PLAN, LAKE_REFS, LIVE_CONTENTS, MANIFEST_ENTRIES, STORAGE_INVENTORY, TABLE_NAME, Table
 from gc_assets.state.side_tables import EDITS_SIDE
 
@@ -96,19 +96,21 @@ def batches(
     """Read up to `limit` rows from Parquet parts, with the columns of a schema.
 
     Raises:
-        StateError: If a part was written by an older release and lacks a column.
+        StateError: If a part is missing or damaged, or if it was written by an older release and
+            lacks a column.
     """
     fields = schema if columns is None else pa.schema([schema.field(name) for name in columns])
     left = limit
     for path in paths:
-        source = pq.ParquetFile(pa.BufferReader(_part(state, path, fields)))
-        present = [name for name in fields.names if name in source.schema_arrow.names]
-        for batch in source.iter_batches(columns=present):
-            if left is not None and left <= 0:
-                return
-            rows = add_missing_columns(batch, fields)
-            yield rows if left is None else rows.slice(0, left)
-            left = None if left is None else left - rows.num_rows
+        with read_errors(f"{state.files.root}/{path}"):
+            source = open_part(_read_part(state, path, fields))
+            present = [name for name in fields.names if name in source.schema_arrow.names]
+            for batch in source.iter_batches(columns=present):
+                if left is not None and left <= 0:
+                    return
+                rows = add_missing_columns(batch, fields)
+                yield rows if left is None else rows.slice(0, left)
+                left = None if left is None else left - rows.num_rows
 
 
 def read_matching_rows(state: State, schema: pa.Schema, paths: Collection[str], column: str, values: Collection[str]) -> pa.Table:
@@ -117,19 +119,19 @@ def read_matching_rows(state: State, schema: pa.Schema, paths: Collection[str], 
     Parquet row groups are skipped if their statistics rule out a match.
 
     Raises:
-        StateError: If a part was written by an older release and lacks a column.
+        StateError: If a part is missing or damaged, or if it was written by an older release and
+            lacks a column.
     """
-    fields = pc.field(column).isin(list(values))
-    found = [add_missing_columns(_read_matching(_part(state, path, schema), schema, fields), schema) for path in paths]
-    return pa.concat_tables(found) if found else schema.empty_table()
+    is_wanted, found = pc.field(column).isin(list(values)), [schema.empty_table()]
+    for path in paths:
+        with read_errors(f"{state.files.root}/{path}"):
+            content = _read_part(state, path, schema)
+            present = pq.read_schema(pa.BufferReader(content)).names
+            found.append(add_missing_columns(read_filtered(content, [name for name in schema.names if name in present], is_wanted), schema))
+    return pa.concat_tables(found)
 
 
-def _read_matching(content: bytes, schema: pa.Schema, fields: pc.Expression) -> pa.Table:
-    present = pq.read_schema(pa.BufferReader(content)).names
-    return pq.read_table(pa.BufferReader(content), columns=[name for name in schema.names if name in present], filters=fields)
-
-
-def _part(state: State, path: str, schema: pa.Schema) -> bytes:
+def _read_part(state: State, path: str, schema: pa.Schema) -> bytes:
     content = state.files.read(path)
     present = pq.read_schema(pa.BufferReader(content)).names
     missing = [field.name for field in schema if field.name not in present and not is_added_column(field)]

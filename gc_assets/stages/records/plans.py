@@ -59,7 +59,7 @@ class _RestoreRecord(BaseModel):
     at: datetime
 
 
-class _FinishRecord(BaseModel):
+class FinishRecord(BaseModel):
     """Written by `apply` when a plan ends. These are only the fields required to list plans.
 
     Records written before release 0.4 contain only the time.
@@ -74,10 +74,6 @@ class _FinishRecord(BaseModel):
         """Number of unchanged files, uploads and edits by `phase/outcome`, or None if all changed."""
         counts = {name: amount.files for name, amount in self.by_outcome.items()}
         return select_not_done(counts | {f"{EXPIRE}/{outcome}": count for outcome, count in self.edits.items()}) or None
-
-
-class _Record(RootModel[dict[str, Any]]):
-    """Any JSON object."""
 
 
 class PlanRecord(RenamedKeys):
@@ -178,19 +174,19 @@ class StoredPlan:
     header: PlanHeader
     published: PublishedTable
     verdict: Verdict
-    finished: dict[str, Any] | None
+    finished: FinishRecord | None
     restored_at: datetime | None
     is_begun: bool = False
 
     @property
     def finished_at(self) -> datetime | None:
         """The time at which the execution ended, or None if it has not."""
-        return datetime.fromisoformat(self.finished["at"]) if self.finished is not None else None
+        return self.finished.at if self.finished is not None else None
 
     @property
     def not_done(self) -> dict[str, int]:
         """Number of files, uploads and edits left unchanged by the execution, by `phase/outcome`."""
-        return (_FinishRecord.model_validate(self.finished).not_done if self.finished is not None else None) or {}
+        return (self.finished.not_done if self.finished is not None else None) or {}
 
     @property
     def overridden_gates(self) -> list[GateResult]:
@@ -201,12 +197,10 @@ class StoredPlan:
     @property
     def effective_header(self) -> PlanHeader:
         """The header to use in messages. For a finished plan, it has the completed amounts."""
-        by_outcome: dict[str, Any] = (self.finished or {}).get("by_outcome", {})
-        if not by_outcome:  # records of releases before 0.4 have another key
+        if self.finished is None or not self.finished.by_outcome:  # records of releases before 0.4 have another key
             return self.header
-        done = {name.removesuffix("/done"): Amount.model_validate(amount) for name, amount in by_outcome.items() if name.endswith("/done")}
-        edited = (self.finished or {}).get("edits", {}).get("done")
-        return completed_header(self.header, done, self.header.expiry_actions if edited else {})
+        done = {name.removesuffix("/done"): amount for name, amount in self.finished.by_outcome.items() if name.endswith("/done")}
+        return completed_header(self.header, done, self.header.expiry_actions if self.finished.edits.get("done") else {})
 
     def status_at(self, now: datetime) -> str:
         record = PlanRecord(
@@ -290,12 +284,12 @@ def load_plan(config: Config, published: PublishedTable) -> StoredPlan:
     if verdict.rejections and begun:
         verdict = verdict.without_late_rejections()
     restored = _read(state, f"{directory}/{_RESTORED}", _RestoreRecord) if _RESTORED in names else None
-    finished = _read(state, f"{directory}/{_FINISHED}", _Record) if _FINISHED in names else None
+    finished = _read(state, f"{directory}/{_FINISHED}", FinishRecord) if _FINISHED in names else None
     return StoredPlan(
         header,
         published,
         verdict,
-        dict(finished.root) if finished is not None else None,
+        finished,
         restored.at if restored is not None else None,
         begun,
     )
@@ -684,7 +678,7 @@ def record_finished(state: State, header: PlanHeader, finished: Mapping[str, Any
 def record_ended(state: State, storage_name: str, plan_id: str, finished: Mapping[str, Any]) -> None:
     """Record the end of an execution, even if the plan itself is missing from the state."""
     state.files.replace(f"{storage_name}/apply/{plan_id}/{_FINISHED}", json.dumps(finished, indent=1).encode())
-    record = _FinishRecord.model_validate(finished)
+    record = FinishRecord.model_validate(finished)
     _RecordsFile(state, storage_name).update_plan(plan_id, finished_at=record.at, not_done=record.not_done)
 
 
@@ -834,7 +828,7 @@ def _records(state: State, storage_name: str, begun: Sequence[str] | None = None
         if plan_id in begun_ids and record.finished_at is None and record.restored_at is None:
             directory = f"{storage_name}/apply/{plan_id}"
             finished, restored = (
-                _read(state, f"{directory}/{_FINISHED}", _FinishRecord),
+                _read(state, f"{directory}/{_FINISHED}", FinishRecord),
                 _read(state, f"{directory}/{_RESTORED}", _RestoreRecord),
             )
             ended: dict[str, Any] = {"restored_at": restored.at if restored else None}

@@ -259,16 +259,18 @@ def test_run_is_refused_if_cache_entries_were_dropped_meanwhile(state: State) ->
     refuse_dropped_since(context, LAKE, cache.runs, state.segments(cache.runs))
 
 
-def test_cache_keeps_entries_if_dropping_them_fails(state: State, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("side", [STATES_SIDE, EDGES_SIDE, HASHES_SIDE])
+def test_cache_keeps_entries_if_dropping_them_fails(state: State, caplog: pytest.LogCaptureFixture, side: str) -> None:
     cache = Cache(state, tree(4))
     cache.run({"top0", "top1"})
     cache.run({"top0"})
-    states = [path for path in state.files.list("", recursive=True) if f"/{STATES_SIDE}/" in path.name]
-    for path in states:
+    damaged = [path for path in state.files.list("", recursive=True) if f"/{side}/" in path.name]
+    for path in damaged:
         state.files.replace(path.name, b"damaged".ljust(path.size_bytes))
     cache.run({"top0"}, days=40)
     assert cache.dropped_rows == 0
     assert "were not dropped" in caplog.text
+    assert any(f"{path.name} is damaged" in caplog.text for path in damaged)
 
 
 def random_containers(rng: random.Random) -> Containers:

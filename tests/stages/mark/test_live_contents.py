@@ -1,12 +1,20 @@
-"""Tables of a Nessie server claim their locations."""
+"""Tables of a Nessie server claim their locations, and metadata that gc-assets purged need not exist."""
 
 from __future__ import annotations
 
-import pyarrow as pa
+from pathlib import Path
 
+import pyarrow as pa
+import pytest
+
+from gc_assets.core.errors import StateError
 from gc_assets.lakes.file_kinds import Kind
-from gc_assets.stages.mark.live_contents import build_claims
+from gc_assets.stages.mark.content_roots import RootTables
+from gc_assets.stages.mark.live_contents import build_claims, find_purged
+from gc_assets.state.damage import RESTORE_BACKUP
+from gc_assets.state.schemas import DELETION_LOG
 from gc_assets.state.side_tables import LOCATIONS, ROOTS
+from tests.records import STORAGE, log_row, publish_table, run_context_at
 
 NO_ROOTS = ROOTS.empty_table()
 
@@ -42,3 +50,17 @@ def test_unlistable_location_is_protected() -> None:
         ("t/", True),
         ("d/", False),
     ]
+
+
+def test_purged_metadata_is_found_in_deletion_logs(tmp_path: Path) -> None:
+    context = run_context_at(tmp_path)
+    log = publish_table(context, STORAGE, DELETION_LOG, [log_row("a.json", "purge", "p1"), log_row("b.json", "quarantine", "p1")])
+    rows = [{"address": f"/w/{key}", "storage": STORAGE, "key": key} for key in ("a.json", "b.json", "c.json")]
+    found, roots = pa.Table.from_pylist(rows, schema=ROOTS), RootTables(context.state.files, (), (), (), (), False, contents=())
+    failed = pa.table({"address": found.column("address"), "absent": [True, True, True]})
+    assert find_purged(roots, {STORAGE: log.paths()}, found, failed).to_pylist() == ["/w/a.json"]
+
+    part = tmp_path / "state" / log.paths()[0]
+    part.write_bytes(part.read_bytes()[:-9])
+    with pytest.raises(StateError, match=f"{part.name} is damaged .*{RESTORE_BACKUP}"):
+        find_purged(roots, {STORAGE: log.paths()}, found, failed)

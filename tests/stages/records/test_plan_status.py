@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from gc_assets.core.errors import StateError
 from gc_assets.resources.platform import Platform
 from gc_assets.stages.delete.plan import header_of
 from gc_assets.stages.records.plans import approve, execution_directory, find_plan, list_plans, record_finished
@@ -91,6 +92,14 @@ def test_plan_records_of_older_releases_are_read(at: Platform) -> None:
     (listed,) = list_plans(at.config)
     assert listed.status_at(NOW) == "applied"
     assert "is_begun" not in entry
+
+
+def test_damaged_end_of_a_plan_is_refused(at: Platform) -> None:
+    finish(at, quarantine_done=1)
+    (path,) = (Path(at.config.state) / "warehouse" / "apply").glob("*/finished.json")
+    path.write_text(json.dumps({"at": [1], "by_outcome": [1]}))
+    with pytest.raises(StateError, match=r"finished\.json: the file is damaged"):
+        statuses(at)
 
 
 APPROVE = """
