@@ -23,6 +23,11 @@ def is_permanent(error: Exception) -> bool:
     return isinstance(error, OSError) and error.errno in _PERMANENT
 
 
+def summarize(error: Exception) -> str:
+    """Return the first two lines of a validation error, which contain the first finding."""
+    return "; ".join(str(error).splitlines()[:2])
+
+
 class GcError(Exception):
     """Raised when an operation fails, for example because of a store error (exit code 1)."""
 

@@ -17,7 +17,7 @@ from pydantic import Field, ValidationError
 
 from gc_assets.core.deferred_models import StrictModel
 from gc_assets.core.deprecation import RenamedAttribute
-from gc_assets.core.errors import StateError
+from gc_assets.core.errors import StateError, summarize
 from gc_assets.core.renamed_keys import RenamedKeys
 from gc_assets.core.untrusted_input import parse_json
 from gc_assets.state.backend import VersionedContent
@@ -227,7 +227,7 @@ class Index:
             entries = _Runs.model_validate({"runs": runs}).runs if version in _READ_VERSIONS else ()
             damage = None if version not in _READ_VERSIONS or digest == _digest(runs) else "its checksum does not match"
         except (ValueError, KeyError, TypeError, OverflowError) as error:
-            version, entries, damage = INDEX_VERSION, (), "; ".join(str(error).splitlines()[:2])
+            version, entries, damage = INDEX_VERSION, (), summarize(error)
         if version not in _READ_VERSIONS:
             raise StateError(f"{address} has version {version}, this release reads up to version {INDEX_VERSION}; upgrade gc-assets")
         if damage is not None:

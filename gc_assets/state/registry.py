@@ -25,7 +25,7 @@ from pydantic import ValidationError
 
 from gc_assets.core.commands import command
 from gc_assets.core.deferred_models import TolerantModel
-from gc_assets.core.errors import FormatError, GcError, StateError, UsageError
+from gc_assets.core.errors import FormatError, GcError, StateError, UsageError, summarize
 from gc_assets.core.paths import FILE, Location, parse_address
 from gc_assets.state.journal import State
 from gc_assets.state.schemas import DELETION_PLAN, LAKE_REFS, STORAGE_INVENTORY
@@ -171,9 +171,9 @@ def parse_registry(state: State, content: bytes) -> Registry:
     try:
         found = Registry.model_validate_json(content)
     except ValidationError as error:
-        first = "; ".join(str(error).splitlines()[:2])
         raise StateError(
-            f"{path} is damaged ({first}). Restore it from a backup. If no name in lakes.yaml has changed since the first run, remove it."
+            f"{path} is damaged ({summarize(error)}). Restore it from a backup. If no name in lakes.yaml has changed "
+            "since the first run, remove it."
         ) from error
     if found.version > VERSION:
         raise StateError(f"{path} has version {found.version}, this release reads up to {VERSION}: upgrade gc-assets")

@@ -55,6 +55,7 @@ from gc_assets.stages.mark.snapshot_history import record_removals
 from gc_assets.stages.records.leases import refuse_rehearsal, take_lease
 from gc_assets.stages.records.plans import DAMAGE, StoredPlan, execution_directory, record_damage
 from gc_assets.stages.records.verified_tables import HistoryName
+from gc_assets.state.damage import RESTORE_BACKUP
 from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import EXPIRY_LOG, EXPIRY_PLAN, LIVE_FILES
 from gc_assets.state.summaries import ExpiryLogSummary
@@ -196,7 +197,7 @@ class ExpiryRecord:
                 for row in rows
             ]
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise StateError(f"{path} in the state is a damaged record of expiry outcomes ({error!r}); restore it from a backup") from error
+            raise StateError(f"{self.context.state.files.root}/{path} is damaged ({error!r}); {RESTORE_BACKUP}") from error
 
 
 def read_actions(context: RunContext, plan: StoredPlan) -> dict[str, list[ExpiryAction]]:

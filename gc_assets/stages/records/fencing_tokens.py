@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from gc_assets.core.clock import MAX_SKEW, Clock
 from gc_assets.core.deferred_models import StrictModel
-from gc_assets.core.errors import StateError
+from gc_assets.core.errors import StateError, summarize
 from gc_assets.core.units import count_of
 from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.records.quarantine_clock import latest_time
@@ -137,7 +137,7 @@ def _parse_token(state: State, storage_name: str, content: bytes | None) -> int:
         return _Highest.model_validate_json(content or b"").token
     except ValidationError as error:
         raise StateError(
-            f"{state.files.root}/{_token_path(storage_name)} is damaged ({'; '.join(str(error).splitlines()[:2])}). Write the largest "
+            f"{state.files.root}/{_token_path(storage_name)} is damaged ({summarize(error)}). Write the largest "
             '`token` of the storage\'s `deletion_log` into it, as {"token": N}'
         ) from error
 
@@ -150,6 +150,6 @@ def _read_unknown(state: State, storage_name: str) -> UnknownLeases | None:
         return None
     except ValidationError as error:
         raise StateError(
-            f"{state.files.root}/{path} is damaged ({'; '.join(str(error).splitlines()[:2])}). If no file was restored or purged in the "
+            f"{state.files.root}/{path} is damaged ({summarize(error)}). If no file was restored or purged in the "
             "last `quarantine_days`, remove it."
         ) from error

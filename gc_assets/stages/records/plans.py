@@ -19,7 +19,7 @@ from gc_assets.core.clock import MAX_SKEW, Clock
 from gc_assets.core.commands import command
 from gc_assets.core.deferred_models import DEFER_BUILD
 from gc_assets.core.deprecation import REMOVED_IN, RenamedAttribute
-from gc_assets.core.errors import GateRefused, StateError, UsageError
+from gc_assets.core.errors import GateRefused, StateError, UsageError, summarize
 from gc_assets.core.gate_messages import message_of
 from gc_assets.core.outcomes import select_not_done
 from gc_assets.core.phases import EXPIRE
@@ -300,8 +300,9 @@ def _header(state: State, published: PublishedTable) -> PlanHeader:
     try:
         summary = DeletionPlanSummary.model_validate(receipt.summary)
     except ValidationError as error:
-        what = "; ".join(str(error).splitlines())
-        raise StateError(f"Cannot read the plan in {path}: the file is damaged ({what}). Make a new plan with `gc-assets run`.") from error
+        raise StateError(
+            f"Cannot read the plan in {path}: the file is damaged ({summarize(error)}). Make a new plan with `gc-assets run`."
+        ) from error
     header, named = summary.header, summary.plan_id
     intact = header.keyed or is_intact(header)
     if not intact or receipt.digest != header.rows_digest or receipt.rows != header.rows or named != header.plan_id:
@@ -800,8 +801,8 @@ class _RecordsFile:
         except ValidationError as error:
             path = f"{self.state.files.root}/{self.path}"
             raise StateError(
-                f"Cannot read the index of plans in {path}: the file is damaged ({error}). Remove the file. gc-assets rebuilds it "
-                "from the files of the plans."
+                f"Cannot read the index of plans in {path}: the file is damaged ({summarize(error)}). Remove the file. gc-assets rebuilds "
+                "it from the files of the plans."
             ) from error
 
 
@@ -881,5 +882,6 @@ def _read(state: State, path: str, model: type[_M]) -> _M | None:
         return model.model_validate_json(content)
     except ValidationError as error:
         raise StateError(
-            f"Cannot read {state.files.root}/{path}: the file is damaged ({error}). Remove the file, then repeat the command that wrote it."
+            f"Cannot read {state.files.root}/{path}: the file is damaged ({summarize(error)}). Remove the file, then repeat the "
+            "command that wrote it."
         ) from error

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, RootModel, ValidationError
 
 from gc_assets.config.models import Config
 from gc_assets.core.deferred_models import DEFER_BUILD
-from gc_assets.core.errors import StateError, UsageError
+from gc_assets.core.errors import StateError, UsageError, summarize
 from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.engine.run_context import RunContext
 from gc_assets.state.journal import State
@@ -92,8 +92,7 @@ class UserRecords(Generic[R]):
         except ValidationError as error:
             path = f"{state.files.root}/{owner}/{self.file}"
             raise StateError(
-                f"Cannot read the decisions in {path}: the file is damaged ({'; '.join(str(error).splitlines()[:2])}). Remove the "
-                f"file and {self.next_step}."
+                f"Cannot read the decisions in {path}: the file is damaged ({summarize(error)}). Remove the file and {self.next_step}."
             ) from error
 
 
