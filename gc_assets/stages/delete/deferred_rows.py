@@ -27,15 +27,13 @@ from gc_assets.stages.records.newest_sweeps import find_newest_sweep
 from gc_assets.stages.records.plans import list_plans
 from gc_assets.stages.records.set_aside import with_set_aside
 from gc_assets.stages.sweep.adopted_files import read_adopted_files
-from gc_assets.stages.sweep.claims import claims_of, list_unread_locations, prefixes_of
+from gc_assets.stages.sweep.claims import claims_of, list_unread_shields, prefixes_of
 from gc_assets.stages.sweep.dropped_tables import DROPPED, UNDUE, DroppedFinder, FindUndue, build_claims, load_dropped_tables
 from gc_assets.stages.sweep.foreign_files import foreign_rules
 from gc_assets.state.arrow_types import STRING
 from gc_assets.state.index import PastRun
 from gc_assets.state.journal import PublishedTable, State
-from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import DELETION_PLAN
-from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE
 from gc_assets.state.summaries import LiveFilesSummary, OrphanFilesSummary
 
 DEFERRED: Final = pa.schema([("key", STRING), ("needed", STRING)])
@@ -92,13 +90,7 @@ def add_deferred_rows(
     unreadable = with_set_aside(context, (*list_unreadable(live), *missed))
     if not unreadable:
         return needed
-    shields = [
-        Claim(row["key"], Owner(table.receipt.owner, row["table_uuid"]), collect=False)
-        for table in live
-        for row in read_parts(context.state.files, table.paths(CLAIMS_SIDE), CLAIMS).to_pylist()
-        if row["storage"] == storage_name and not row["collect"]
-    ]
-    shields += list_unread_locations(context, storage_name, refs)
+    shields = list_unread_shields(context, storage_name, refs, live)
     owners = {Owner(item.lake, item.table_uuid) for item in missed}
     shields += [Claim(prefix, Owner("", None), collect=False) for prefix in prefixes_of(context, storage_name, [*refs, *live], owners)]
     # This claim covers the whole storage, so only keys under protected prefixes (shields) have no

@@ -123,10 +123,17 @@ def _to_claim(context: RunContext, lake: str, row: Mapping[str, Any]) -> Claim:
     return Claim(row["key"], Owner(lake, row["table_uuid"]), row["collect"], row["location_of"] or row["table_uuid"], names=names)
 
 
-def list_unread_locations(context: RunContext, storage_name: str, refs: Iterable[PublishedTable]) -> list[Claim]:
-    """Return claims on prefixes that may contain unreadable tables."""
-    claims, _ = narrow_claims(_claims(context, storage_name, refs))
-    return [claim for claim in claims if claim.is_unread]
+def list_unread_shields(
+    context: RunContext, storage_name: str, refs: Sequence[PublishedTable], live: Sequence[PublishedTable]
+) -> list[Claim]:
+    """Return the prefixes that are protected because of unreadable tables.
+
+    As in a sweep, possible locations of tables that were never read are narrowed if they are too
+    wide.
+    """
+    claims, _ = narrow_claims(_claims(context, storage_name, [*refs, *live]))
+    of_live = (claim for claim in _claims(context, storage_name, live) if not claim.collect and not claim.is_unread)
+    return [*(claim for claim in claims if claim.is_unread), *of_live]
 
 
 def _location_keys(context: RunContext, storage_name: str, *names: str) -> Iterator[str]:
