@@ -21,7 +21,7 @@ from gc_assets.lakes.protocol import FrozenRefs
 from gc_assets.stages.delete.plan import header_of
 from gc_assets.stages.records.accepted_runs import AcceptedRun, newest_accepted_plan
 from gc_assets.stages.records.adoption import MAX_EXAMINED, find_unknown_files
-from gc_assets.stages.records.fencing_tokens import describe_unknown_leases
+from gc_assets.stages.records.fencing_tokens import describe_unknown_leases, find_unknown_leases
 from gc_assets.stages.records.plans import (
     list_damage,
     list_plans,
@@ -195,7 +195,9 @@ def check_trash(context: RunContext, storage: StorageConfig) -> Iterator[Finding
         f"{at_least}{count_of(unknown.amount.files, 'file')} ({format_bytes(unknown.amount.bytes)}) of the plans {plans} are in the trash, "
         "but not in any log of the state: they are neither restored nor purged"
     )
-    yield Finding(storage.name, "trash", WARN, found, command("adopt", storage.label, by="WHO"))
+    adopt = command("adopt", storage.label, by="WHO")
+    todo = f"If another state is used for the storage, only that one can restore or purge them. Otherwise, {adopt} records them."
+    yield Finding(storage.name, "trash", WARN, found, todo)
 
 
 def check_identity(context: RunContext, storage: StorageConfig) -> Iterator[Finding]:
@@ -213,7 +215,8 @@ def check_identity(context: RunContext, storage: StorageConfig) -> Iterator[Find
 
 def check_unknown_leases(context: RunContext, storage: StorageConfig) -> Iterator[Finding]:
     """Report leases that the state does not contain, while purges wait because of them."""
-    if (unknown := describe_unknown_leases(context, storage.name)) is not None:
+    found = find_unknown_leases(context, storage.name, context.store(storage.name))
+    if (unknown := describe_unknown_leases(context, storage.name, found)) is not None:
         yield Finding(storage.name, "leases", WARN, unknown)
 
 

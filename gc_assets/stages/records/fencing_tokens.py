@@ -23,6 +23,7 @@ from gc_assets.core.units import count_of
 from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.records.quarantine_clock import latest_time
 from gc_assets.state.journal import State
+from gc_assets.state.schemas import DELETION_LOG
 from gc_assets.stores.protocol import Store
 
 
@@ -58,40 +59,64 @@ def record_token(state: State, storage_name: str, token: int) -> None:
     _raise_token(state, storage_name, token, step=0)
 
 
-def note_unknown_leases(context: RunContext, storage_name: str, store: Store) -> None:
-    """Compare the storage's counter with the state, and record leases that the state does not contain.
+def find_unknown_leases(context: RunContext, storage_name: str, store: Store) -> UnknownLeases | None:
+    """Compare the storage's counter with the state.
 
-    A new state, or one of release 0.3 or earlier, contains no token to compare the counter with.
+    Returns:
+        The leases that the state does not contain, or None if there are none. A state of release
+        0.3 or earlier contains no token to compare the counter with.
 
     Raises:
         StoreError: If the counter cannot be read.
         StateError: If the token in the state is damaged.
     """
-    state, found = context.state, store.last_token()
-    known = _highest_token(state, storage_name)  # read last: other processes record a token before they take the lease
-    if known is not None and found > known:
-        now, is_rehearsal = latest_time(context, storage_name), context.clock.is_rehearsal
-        unknown = UnknownLeases(
-            known=known, found=found, at=Clock().now() if is_rehearsal else now, simulated_at=now if is_rehearsal else None
-        )
+    return _compare_tokens(context, storage_name, *_read_tokens(context.state, storage_name, store))
+
+
+def note_unknown_leases(context: RunContext, storage_name: str, store: Store) -> None:
+    """Record leases that the state does not contain. Raises the errors of `find_unknown_leases`."""
+    state = context.state
+    found, known = _read_tokens(state, storage_name, store)
+    if (unknown := _compare_tokens(context, storage_name, found, known)) is not None:
         state.files.replace(_unknown_path(storage_name), unknown.model_dump_json(exclude_none=True).encode())
     if found > (known or 0):
         record_token(state, storage_name, found)
 
 
+def _read_tokens(state: State, storage_name: str, store: Store) -> tuple[int, int | None]:
+    """Read the highest token of the storage, and that of the state, which is None if it has none."""
+    found = store.last_token()
+    return found, _highest_token(state, storage_name)  # read last: other processes record a token before they take the lease
+
+
+def _compare_tokens(context: RunContext, storage_name: str, found: int, known: int | None) -> UnknownLeases | None:
+    if found <= (known or 0) or (known is None and context.state.history(storage_name, DELETION_LOG.name)):
+        return None
+    now, is_rehearsal = latest_time(context, storage_name), context.clock.is_rehearsal
+    at = Clock().now() if is_rehearsal else now
+    return UnknownLeases(known=known or 0, found=found, at=at, simulated_at=now if is_rehearsal else None)
+
+
 def quarantine_renewed_at(context: RunContext, storage_name: str) -> datetime | None:
     """Return when the quarantine time of all files was restarted, or None if it never was."""
     unknown = _read_unknown(context.state, storage_name)
-    if unknown is None:
-        return None
+    return None if unknown is None else _since(context, unknown)
+
+
+def _since(context: RunContext, unknown: UnknownLeases) -> datetime:
     return unknown.simulated_at if context.clock.is_rehearsal and unknown.simulated_at is not None else unknown.at
 
 
-def describe_unknown_leases(context: RunContext, storage_name: str) -> str | None:
-    """Describe leases that the state does not contain, while purges wait because of them."""
-    unknown, since = _read_unknown(context.state, storage_name), quarantine_renewed_at(context, storage_name)
-    if unknown is None or since is None:
+def describe_unknown_leases(context: RunContext, storage_name: str, found: UnknownLeases | None = None) -> str | None:
+    """Describe leases that the state does not contain, while purges wait because of them.
+
+    Args:
+        found: Leases that are not recorded yet. None to read the last record.
+    """
+    unknown = found or _read_unknown(context.state, storage_name)
+    if unknown is None:
         return None
+    since = _since(context, unknown)
     storage = context.storage(storage_name)
     now, wait = context.clock.now(), timedelta(days=storage.quarantine_days)
     end = since + wait
@@ -100,8 +125,8 @@ def describe_unknown_leases(context: RunContext, storage_name: str) -> str | Non
     path = f"{context.state.files.root}/{_unknown_path(storage_name)}"
     wrong_clock = f" A clock that was ahead set this time. To end the wait, remove {path}." if end > now + wait + MAX_SKEW else ""
     return (
-        f"The state is older than storage {storage.label}: it lacks {count_of(unknown.found - unknown.known, 'lease')}, and the "
-        "restores and purges under them. A backup has replaced the state, or another state is used for the storage. "
+        f"The state lacks {count_of(unknown.found - unknown.known, 'lease')} of storage {storage.label}, and the restores and purges "
+        "under them. A backup has replaced the state, or another state is used for the storage. "
         f"Files in quarantine are not purged before {end:%Y-%m-%d %H:%M}Z. Until then, restore the files that you need again, and run "
         f"`gc-assets doctor`. Use one state per storage.{wrong_clock}"
     )

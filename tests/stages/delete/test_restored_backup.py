@@ -46,7 +46,7 @@ def test_quarantine_time_restarts_after_state_was_restored_from_backup(spark: Sp
     plan = house.plan()
     assert "purge" not in plan.totals
     (warning,) = plan.warnings
-    assert "The state is older than storage warehouse: it lacks 1 lease" in warning
+    assert "The state lacks 1 lease of storage warehouse" in warning
     house.now += timedelta(days=7)
     plan = house.plan()
     assert plan.totals["purge"].files == first.totals["quarantine"].files

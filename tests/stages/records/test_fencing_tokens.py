@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from gc_assets.core.clock import Clock
+from gc_assets.core.findings import WARN
 from gc_assets.engine.run_context import RunContext
+from gc_assets.stages.read.doctor_records import check_trash, check_unknown_leases
 from gc_assets.stages.records.fencing_tokens import (
     describe_unknown_leases,
     note_unknown_leases,
@@ -18,9 +20,12 @@ from gc_assets.stages.records.fencing_tokens import (
     reserve_token,
 )
 from gc_assets.stages.records.leases import take_lease
+from gc_assets.stages.records.ledger import read_quarantine
+from gc_assets.state.schemas import DELETION_LOG
 from gc_assets.stores.local.store import LocalStore
 from gc_assets.stores.protocol import Lease
-from tests.records import STORAGE, run_context_at
+from tests.records import STORAGE, log_row, publish_table, run_context_at
+from tests.stores.builders import PLAN
 
 
 @pytest.fixture
@@ -73,20 +78,45 @@ def test_backup_note_is_shown_until_quarantine_time_ends(context: RunContext) ->
     note(context)
     found = describe_unknown_leases(context, STORAGE)
     assert found is not None
-    assert "it lacks 1 lease," in found
+    assert "lacks 1 lease of storage warehouse," in found
     assert "not purged before 2026-11-27 03:00Z" in found
     days = context.storage(STORAGE).quarantine_days
     later = replace(context, clock=Clock(context.clock.now() + timedelta(days=days)))
     assert describe_unknown_leases(later, STORAGE) is None
 
 
-def test_state_without_recorded_token_is_not_compared(context: RunContext) -> None:
-    """The state is new, or was written by release 0.3."""
+def test_state_of_release_without_tokens_is_not_compared(context: RunContext) -> None:
+    publish_table(context, STORAGE, DELETION_LOG, [log_row("a", "quarantine", "plan")])
     (path,) = Path(context.state.files.root).rglob("_token.json")
     path.unlink()
     assert note(context) is None
     restore_backup(context)
     assert note(context) is not None
+
+
+def test_second_state_of_a_storage_is_detected_in_both_states(context: RunContext, tmp_path: Path) -> None:
+    second = RunContext.of(context.config.model_copy(update={"state": str(tmp_path / "second")}), context.clock, context.run_date)
+    for state, others in ((second, 1), (context, 2), (second, 2)):
+        (finding,) = check_unknown_leases(state, state.storage(STORAGE))
+        assert (finding.verdict, f"lacks {others} lease" in finding.found) == (WARN, True)
+        assert "another state is used for the storage" in finding.found
+        take(state).release()
+        assert quarantine_renewed_at(state, STORAGE) == context.clock.now()
+        take(state).release()
+
+
+def test_doctor_reports_no_other_state_of_an_unused_storage(context: RunContext) -> None:
+    assert not list(check_unknown_leases(context, context.storage(STORAGE)))
+
+
+def test_copies_of_another_state_are_reported_and_never_restored_or_purged(context: RunContext) -> None:
+    trashed = Path(context.storage(STORAGE).location.removeprefix("file://")) / ".gc-assets/trash" / PLAN / "data/a"
+    trashed.parent.mkdir(parents=True)
+    trashed.write_text("a")
+    assert read_quarantine(context.state, STORAGE).num_rows == 0
+    (finding,) = check_trash(context, context.storage(STORAGE))
+    assert "they are neither restored nor purged" in finding.found
+    assert finding.todo.startswith("If another state is used for the storage, only that one can restore or purge them. Otherwise, ")
 
 
 def test_lease_of_process_that_died_immediately_is_known(context: RunContext, monkeypatch: pytest.MonkeyPatch) -> None:
