@@ -32,6 +32,7 @@ from gc_assets.stages.records.plans import (
     execution_directory,
     has_begun,
     list_plans,
+    load_plan,
     refuse_future,
     refuse_gates,
     refuse_historical,
@@ -78,6 +79,8 @@ def apply_plan(spark: SparkSession, context: RunContext, plan: StoredPlan, phase
         afterwards.callback(_delete_mark, state, verification_id)
         resumed, ungated = has_begun(state, header), stale or removes_nothing
         verification = make_verification_mark(spark, context, plan, verification_id, ungated=ungated, resumed=resumed)
+        if not resumed and not removes_nothing:
+            refuse_unapproved(load_plan(context.config, plan.published))  # it may have been rejected during the mark
         lease.check()
         log = open_log(state.files, log_directory(header, phases), header.plan_id, header.rows + header.uploads.count, header.quarantine)
         execution = PlanExecution(spark, context, plan, log, lease, only_interrupted=stale and not removes_nothing)

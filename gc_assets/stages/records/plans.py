@@ -451,18 +451,23 @@ def reject(config: Config, clock: Clock, plan_id: str, by: str, comment: str = "
 
     Raises:
         GateRefused: If an apply of the plan has begun or has ended, because it may have moved files
-            already.
+            already. While an apply marks the lakes, it has not begun.
     """
     plan, state = _find_open_plan(config, clock, plan_id, by), State.of(config)
-    if has_begun(state, plan.header):
-        name = plan.header.plan_id[:12]
+    _refuse_begun(state, plan.header)
+    event = ApprovalEvent(plan_id=plan.header.plan_id, by=by.strip(), at=clock.now(), decision="rejected", comment=comment)
+    recorded = _record(state, plan.header, event)
+    _refuse_begun(state, plan.header)  # an apply may have begun in the meantime
+    return recorded
+
+
+def _refuse_begun(state: State, header: PlanHeader) -> None:
+    if has_begun(state, header):
+        name = header.plan_id[:12]
         raise GateRefused(
             f"Cannot reject plan {name}: an apply of the plan has begun, so it is too late. `{command('restore', plan=name)}` "
             f"restores the files that it moved, and `{command('apply', name)}` finishes it."
         )
-    return _record(
-        state, plan.header, ApprovalEvent(plan_id=plan.header.plan_id, by=by.strip(), at=clock.now(), decision="rejected", comment=comment)
-    )
 
 
 def _find_open_plan(config: Config, clock: Clock, plan_id: str, by: str) -> StoredPlan:

@@ -21,8 +21,10 @@ from gc_assets.core.errors import GateRefused, StateError, UsageError
 from gc_assets.core.gates import delete_bytes, live_set
 from gc_assets.core.plan import Amount, PlanHeader, seal
 from gc_assets.resources.platform import Platform
-from gc_assets.stages.delete.apply import refuse_apply
+from gc_assets.stages.delete import apply
+from gc_assets.stages.delete.apply import apply_plan, refuse_apply
 from gc_assets.stages.delete.plan import header_of
+from gc_assets.stages.records import plans
 from gc_assets.stages.records.plans import (
     approve,
     execution_directory,
@@ -450,6 +452,26 @@ def test_rejection_applies_until_rejecting_user_approves(at: Platform) -> None:
     (listed,) = list_plans(at.config)
     assert listed.status_at(NOW) == "approved"
     assert [word.decision for word in listed.verdict.events] == ["approved", "rejected", "approved", "approved"]
+
+
+def test_rejection_while_apply_marks_lakes_stops_the_apply(at: Platform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mark can take hours, and no file has been moved until it ends."""
+    at = platform(tmp_path, mode="apply")
+    header = store_plan(at)
+    approve(at.config, at.clock, header.plan_id, "ada")
+    (tmp_path / "warehouse").mkdir()
+    monkeypatch.setattr(apply, "make_verification_mark", lambda *_, **__: reject(at.config, at.clock, header.plan_id, "bob"))
+    with pytest.raises(GateRefused, match="was rejected by bob at"):
+        apply_plan(None, at.run_context(header.run_date), find_plan(at.config, header.plan_id))  # type: ignore[arg-type]
+    assert unfinished_plans(State.of(at.config), "warehouse") == []
+    assert at.run_context(header.run_date).store("warehouse").holder() is None
+
+
+def test_user_learns_that_apply_began_during_the_rejection(at: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+    header, answers = store_plan(at), iter([False, True])
+    monkeypatch.setattr(plans, "has_begun", lambda *_: next(answers))
+    with pytest.raises(GateRefused, match=r"Cannot reject plan .* has begun, so it is too late"):
+        reject(at.config, at.clock, header.plan_id, "bob")
 
 
 def test_rejection_after_apply_began_has_no_effect(at: Platform) -> None:
