@@ -325,16 +325,20 @@ class State:
         return removed
 
     def find_index_errors(self) -> list[str]:
-        """Compare indexes with receipts, and check compacted segments. This reads every receipt.
+        """Compare indexes with receipts, and check pointers and compacted segments.
+
+        This reads every receipt.
 
         Returns:
-            A message for each difference and for each damaged index. A missing index is not
-            reported, because the next reader rebuilds it.
+            A message for each difference, and for each damaged index or pointer. A missing index is
+            not reported, because the next reader rebuilds it.
         """
         found: list[str] = []
         for group, asset in self._assets():
             if asset in COMPACTED_TABLES:
                 found += compaction.find_damage(self.files, group, asset)
+            if asset not in RECORDS:
+                found += self._find_damaged_pointers(group, asset)
             index = Index(self.files, f"{group}/{asset}/{INDEX}")
             try:
                 read = index.read()
@@ -439,6 +443,14 @@ class State:
                     self.files.delete(f"{path}/{CURRENT}")
                     changed.append(f"{path}/{CURRENT}")
         return changed
+
+    def _find_damaged_pointers(self, group: str, asset: str) -> Iterator[str]:
+        for partition in self.files.directories(f"{group}/{asset}"):
+            try:
+                if partition.startswith(_PARTITION):
+                    self._pointer(f"{group}/{asset}/{partition}")
+            except StateError as error:
+                yield str(error)
 
     def _find_damaged_runs(self, group: str, asset: str, check: Callable[[str, bytes], None]) -> dict[str, tuple[DamagedRunError, bool]]:
         """Find runs with missing or damaged files.
@@ -587,10 +599,8 @@ class State:
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError) as error:
-            asset, _, day = partition.rpartition(f"/{_PARTITION}")
-            raise StateError(
-                f"{self.files.root}/{partition}/{CURRENT} is damaged ({error}); delete it and run {asset.rpartition('/')[2]} of {day} again"
-            ) from error
+            address = f"{self.files.root}/{partition}/{CURRENT}"
+            raise StateError(f"{address} is damaged ({error}); {describe_next_step(address)}") from error
 
     def _read(self, path: str, digest: str, named_by: str) -> PublishedTable:
         address = f"{self.files.root}/{path}/{RECEIPT}"

@@ -146,7 +146,10 @@ def _entries(directory: str, *, recursive: bool, above: frozenset[tuple[int, int
             try:
                 entry.name.encode()
             except UnicodeEncodeError:
-                raise StateError(f"{directory} contains the name {os.fsencode(entry.name)!r}, which gc-assets does not write") from None
+                name = os.fsencode(entry.name)
+                raise StateError(
+                    f"{directory} contains the name {name!r}, which gc-assets does not write; move it out of the state"
+                ) from None
             try:
                 info = entry.stat()
             except OSError as error:

@@ -86,6 +86,20 @@ def test_repair_removes_pointer_to_missing_run(state: State) -> None:
     assert state.current("sales", "live_files", DAY) is None
 
 
+@pytest.mark.parametrize("content", ["{", "[]", "{}", "null"])
+def test_repair_removes_damaged_pointer(state: State, content: str) -> None:
+    found = publish_table(state, "a")
+    path = root(state) / found.path / "../current.json"
+    path.write_text(content)
+    with pytest.raises(StateError, match=rf"current\.json is damaged .*{REPAIR}"):
+        state.current("sales", "live_files", DAY)
+    assert ["current.json is damaged" in message for message in state.find_index_errors()] == [True]
+    state.repair()
+    assert state.find_index_errors() == []
+    assert state.current("sales", "live_files", DAY) is None
+    assert [run.path for run in state.history("sales", "live_files")] == [found.path]
+
+
 def test_repair_keeps_undamaged_runs(state: State) -> None:
     found = [publish_table(state, key) for key in "ab"]
     truncate(root(state) / found[0].paths()[0])

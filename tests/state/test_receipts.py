@@ -191,7 +191,7 @@ def test_damaged_pointer_is_reported(state: State, damage: str) -> None:
     publish_table(state, "a")
     path = root(state) / "sales/live_files/run_date=2026-03-14/current.json"
     path.write_bytes(damage.encode("latin-1"))
-    with pytest.raises(StateError, match=r"current\.json is damaged.*delete it and run live_files of 2026-03-14 again"):
+    with pytest.raises(StateError, match=r"current\.json is damaged.*run `gc-assets doctor --repair` and start the run again"):
         current(state)
     with pytest.raises(StateError, match=r"current\.json is damaged"):
         state.prune(0, Clock(NOW + timedelta(days=1)))
