@@ -190,11 +190,16 @@ class WriteAheadLog:
         try:
             rows = [parse(parse_json(line)) for line in self.files.read(path).splitlines()]
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise StateError(f"{self.files.root}/{path} is damaged ({error!r}); {RESTORE_BACKUP}") from error
+            raise StateError(self._describe_damage(path, repr(error))) from error
         expected = _ROW_COUNT.search(name)
         if expected is not None and int(expected[1]) != len(rows):
-            raise StateError(f"{self.files.root}/{path} is damaged (expected {expected[1]} rows, found {len(rows)}); {RESTORE_BACKUP}")
+            raise StateError(self._describe_damage(path, f"expected {expected[1]} rows, found {len(rows)}"))
         return rows
+
+    def _describe_damage(self, path: str, finding: str) -> str:
+        # Without outcomes, the rows of the batch count as interrupted.
+        remove = ". Without a backup, remove it: the same command then looks up the files of this batch in the storage"
+        return f"{self.files.root}/{path} is damaged ({finding}); {RESTORE_BACKUP}{remove if path.endswith(_OUTCOME) else ''}"
 
 
 def _is_done(outcome: Outcome | None) -> bool:

@@ -339,6 +339,17 @@ def test_log_file_without_some_of_its_rows_raises_state_error(root, lease, log, 
         log.read_history(0)
 
 
+def test_apply_continues_after_damaged_outcomes_were_removed(root, lease, log, tmp_path):
+    rows = [plan(root, write(root, name).name) for name in "ab"]
+    list(execute(rows, Counting(root), log, lease, CLOCK))
+    (path,) = (tmp_path / "state/wal").rglob("*.outcome.jsonl")
+    path.write_text("")
+    with pytest.raises(StateError, match="Without a backup, remove it: the same command then looks up the files of this batch"):
+        log.read_history(0)
+    path.unlink()
+    assert verdicts(execute(rows, Counting(root), log, lease, CLOCK)) == {"a": "done", "b": "done"}
+
+
 def test_unknown_verdict_raises_state_error(root, lease, log, tmp_path):
     rows = [plan(root, write(root, "a").name)]
     list(execute(rows, Counting(root), log, lease, CLOCK))
