@@ -63,7 +63,7 @@ def find_unknown_leases(context: RunContext, storage_name: str, store: Store) ->
     """Compare the storage's counter with the state.
 
     Returns:
-        The leases that the state does not contain, or None if there are none. A state of release
+        The leases that the state does not contain, or None if it contains all. A state of release
         0.3 or earlier contains no token to compare the counter with.
 
     Raises:
@@ -84,7 +84,7 @@ def note_unknown_leases(context: RunContext, storage_name: str, store: Store) ->
 
 
 def _read_tokens(state: State, storage_name: str, store: Store) -> tuple[int, int | None]:
-    """Read the highest token of the storage, and that of the state, which is None if it has none."""
+    """Read the highest token of the storage, and that of the state or None if it has none."""
     found = store.last_token()
     return found, _highest_token(state, storage_name)  # read last: other processes record a token before they take the lease
 
