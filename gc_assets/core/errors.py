@@ -49,6 +49,10 @@ class GateRefused(GcError):
     exit_code = 3
 
 
+class LeaseLost(GateRefused):
+    """Raised when another process has taken over or removed the lease of this process."""
+
+
 class _ForeignTextError(GcError):
     """Base class for errors whose messages may contain text from lakes, which is escaped."""
 

@@ -63,7 +63,7 @@ def execute(
         batch_size: The number of rows in a batch.
 
     Raises:
-        GateRefused: If the lease is lost.
+        LeaseLost: If the lease is lost.
         StateError: If another attempt at the same rows has started since this one read the log.
     """
     for share, members in groupby(rows, key=lambda planned: share_of(planned.key, log.shares)):

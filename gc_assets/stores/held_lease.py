@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from contextvars import copy_context
 from typing import Final
 
-from gc_assets.core.errors import GcError
+from gc_assets.core.errors import GcError, LeaseLost
 from gc_assets.stores.protocol import Lease
 
 # If one renewal fails, there is time for another one before the lease expires.
@@ -56,3 +56,5 @@ def _renew_regularly(lease: Lease, ended: threading.Event) -> None:
             lease.renew()
         except (OSError, GcError) as error:
             _log.warning("lease %d could not be renewed: %s", lease.token, error)
+            if isinstance(error, LeaseLost):
+                return

@@ -214,7 +214,7 @@ class Lease(Protocol):
         lease is extended.
 
         Raises:
-            GateRefused: If the lease is lost.
+            LeaseLost: If the lease is lost.
         """
         ...
 
@@ -222,7 +222,7 @@ class Lease(Protocol):
         """Extend the lease, which then expires after its whole duration from now.
 
         Raises:
-            GateRefused: If the lease is lost.
+            LeaseLost: If the lease is lost.
         """
         ...
 

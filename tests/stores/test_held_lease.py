@@ -17,6 +17,7 @@ import pytest
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GateRefused, StoreError
 from gc_assets.stores.held_lease import hold_lease
+from gc_assets.stores.local import lease as local_lease
 from gc_assets.stores.local.lease import LocalLease, acquire, read_holder
 from gc_assets.stores.protocol import LEASE_DURATION, Lease
 from tests.stores.builders import CLOCK, NOW, PLAN
@@ -157,6 +158,25 @@ def test_interrupted_wait_for_a_renewal_does_not_release_the_lease(monkeypatch: 
     assert lease.calls == ["renew"]
 
 
+@pytest.mark.parametrize("replaced", [False, True])
+def test_interrupted_write_of_a_lease_leaves_no_other_file(root: Path, monkeypatch: pytest.MonkeyPatch, *, replaced: bool) -> None:
+    """The user presses Ctrl-C twice, or the disk is full."""
+    lease = acquire(str(root), PLAN, "test", CLOCK) if replaced else None
+    before = sorted(path.name for path in (root / ".gc-assets").iterdir()) if replaced else ["fencing_token", "lease.lock"]
+
+    def interrupt(_: int) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        if lease is not None:
+            patched.setattr(local_lease.os, "fsync", interrupt)
+            lease.renew()
+        else:
+            patched.setattr(Path, "hardlink_to", lambda *_: interrupt(0))
+            acquire(str(root), PLAN, "test", CLOCK)
+    assert sorted(path.name for path in (root / ".gc-assets").iterdir()) == before
+
+
 def test_failed_renewal_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
     errors = [StoreError("503 Slow Down"), OSError("read timed out"), GateRefused("the lock file is locked")]
 
@@ -184,6 +204,8 @@ def test_lost_lease_stays_with_the_next_holder(root: Path, caplog: pytest.LogCap
         with pytest.raises(GateRefused, match=r"lost: expected token 1"):
             first.check()
         assert expires_at(root) == left
+        wait_until(lambda: not any(thread.name == "renewal of lease 1" for thread in threading.enumerate()))
+    assert caplog.text.count("could not be renewed") == 1
     assert expires_at(root) == left
 
 
@@ -206,6 +228,7 @@ import threading, time
 from datetime import timedelta
 from gc_assets.core.clock import Clock
 from gc_assets.stores.held_lease import hold_lease
+from gc_assets.stores.local import lease as local_lease
 from gc_assets.stores.local.lease import acquire
 begun = threading.Event()
 def work():

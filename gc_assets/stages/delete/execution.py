@@ -328,7 +328,7 @@ class PlanExecution:
         If this run executed all phases and no row failed, the plan is recorded as finished.
 
         Raises:
-            GateRefused: If the lease is lost.
+            LeaseLost: If the lease is lost.
         """
         self.lease.check()
         header, state, verdict = self.plan.header, self.context.state, self.plan.verdict

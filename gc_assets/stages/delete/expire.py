@@ -302,7 +302,7 @@ def make_edits(
         False if every action already had a final outcome.
 
     Raises:
-        GateRefused: If the lease is lost. The next run then determines which edits were made.
+        LeaseLost: If the lease is lost. The next run then determines which edits were made.
     """
     resumed, recorded = record.is_begun, record.outcomes()
     pending = [action for action in actions if action not in recorded or not recorded[action].is_final]

@@ -139,7 +139,7 @@ def abort_uploads(
         unreadable: Tables that the verification mark could not read.
 
     Raises:
-        GateRefused: If the lease is lost.
+        LeaseLost: If the lease is lost.
     """
     header, rows = plan.header, approved_uploads(context.state, plan)
     log_activity(f"abort: {header.uploads}")

@@ -25,7 +25,7 @@ from typing import Any, Final
 from gc_assets.buckets.protocol import ConditionalBucket, Deletion, Role
 from gc_assets.core.clock import Clock
 from gc_assets.core.deadline import READ_SECONDS, run_with_deadline
-from gc_assets.core.errors import GateRefused, StoreError
+from gc_assets.core.errors import GateRefused, LeaseLost, StoreError
 from gc_assets.core.untrusted_input import parse_json
 from gc_assets.stores.conditional.own_versions import MAX_VERSIONS, is_only_version, read_content, withdraw
 from gc_assets.stores.protocol import LEASE_DURATION, RESERVED_PREFIX, Holder
@@ -74,14 +74,14 @@ class BucketLease:
         """Read the lease record, and check that it still belongs to this process.
 
         Raises:
-            GateRefused: If this lease is no longer the current one.
+            LeaseLost: If this lease is no longer the current one.
         """
         latest = read_latest(self.bucket, "change")
         if latest is not None and latest[0] == self.token and latest[1]["nonce"] == self.nonce and not latest[1]["released"]:
             return latest[1]
         free = latest is None or latest[1]["released"]
         found = "no lease" if free or latest is None else f"token {latest[0]} of {_to_holder(*latest)}"
-        raise GateRefused(
+        raise LeaseLost(
             f"lease of {self.bucket.location} lost: expected token {self.token}, found {found}. "
             "No further changes are made. Apply the plan again to resume from its log."
         )

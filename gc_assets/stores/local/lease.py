@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from gc_assets.core.clock import Clock
-from gc_assets.core.errors import GateRefused, StoreError
+from gc_assets.core.errors import GateRefused, LeaseLost, StoreError
 from gc_assets.core.regular_files import NEVER_WAIT, read_small, require_regular
 from gc_assets.core.untrusted_input import parse_json
 from gc_assets.stores.local.objects import local_path
@@ -77,7 +77,7 @@ class LocalLease:
     def _require_own(self, holder: Holder | None) -> Holder:
         if holder is None or holder.token != self.token:
             found = "no lease" if holder is None else f"token {holder.token} of {holder}"
-            raise GateRefused(
+            raise LeaseLost(
                 f"lease of {Path(self.control).parent} lost: expected token {self.token}, found {found}. "
                 "No further changes are made. Apply the plan again to resume from its log."
             )
@@ -230,19 +230,19 @@ def _write_file(path: Path, content: str, *, replace: bool) -> None:
         GateRefused: If the file exists and `replace` is False.
     """
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _OWNER_ONLY), "w") as sink:
-        sink.write(content)
-        sink.flush()
-        os.fsync(sink.fileno())
-    if replace:
-        temporary.replace(path)
-    else:
-        try:
+    try:
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _OWNER_ONLY), "w") as sink:
+            sink.write(content)
+            sink.flush()
+            os.fsync(sink.fileno())
+        if replace:
+            temporary.replace(path)
+        else:
             path.hardlink_to(temporary)
-        except FileExistsError as error:
-            raise GateRefused(f"another host has just created {path}; apply again when its plan is finished") from error
-        finally:
-            temporary.unlink()
+    except FileExistsError as error:
+        raise GateRefused(f"another host has just created {path}; apply again when its plan is finished") from error
+    finally:
+        temporary.unlink(missing_ok=True)
     _sync_directory(path.parent)
 
 
