@@ -279,11 +279,14 @@ class State:
         """Check whether a table of an earlier run date was published later, on that date.
 
         If so, the clock of one of the two hosts was wrong, and the table may be older than its run
-        date. Historical runs, which are made after their run date, are ignored.
+        date. Historical runs, which are made after their run date, are ignored. Rehearsals are only
+        compared with rehearsals, and real runs with real runs.
         """
         receipt = table.receipt
-        later = (run for run in self.history(receipt.group, receipt.asset) if run.entry.sequence_number > receipt.sequence_number)
-        return any(run.run_date < receipt.run_date and run.entry.created_at.date() == run.run_date for run in later)
+        later = (run.entry for run in self.history(receipt.group, receipt.asset) if run.entry.sequence_number > receipt.sequence_number)
+        is_rehearsal = receipt.summary.get("rehearsal", False)
+        mine = (entry for entry in later if entry.summary.get("rehearsal", False) == is_rehearsal)
+        return any(entry.run_date < receipt.run_date and entry.created_at.date() == entry.run_date for entry in mine)
 
     def verify(self, table: PublishedTable) -> None:
         """Read all parts of a table and verify their SHA-256.

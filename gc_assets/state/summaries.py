@@ -69,6 +69,12 @@ class PolicyTableSummary(Summary):
     policy_digest: str
 
 
+class ListingClock(IndexSummary):
+    """Whether the listing used the clock of a rehearsal."""
+
+    rehearsal: bool = False
+
+
 class FreezeTime(IndexSummary):
     """The time at which a run read the refs, and whether it was a rehearsal."""
 
@@ -693,6 +699,7 @@ class LifecyclePathsSummary(Summary):
 # The index summaries of those tables that have one.
 INDEX_SUMMARIES: Final[Mapping[str, type[IndexSummary]]] = {
     LakeRefsSummary.TABLE: FreezeTime,
+    StorageInventorySummary.TABLE: ListingClock,
     CommitGraphSummary.TABLE: GraphBases,
     ManifestEntriesSummary.TABLE: SegmentSummary,
     OrphanFilesSummary.TABLE: SweepSummary,

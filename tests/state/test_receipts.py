@@ -328,3 +328,19 @@ def test_receipt_is_plain_json(state: State) -> None:
     assert (document["schema_version"], document["rows"], document["run_date"]) == (SCHEMA_VERSION, 1, "2026-03-14")
     assert Receipt.model_validate(document) == found.receipt
     assert Files(state.files.root).read(f"{found.path}/_receipt.json") == found.receipt.model_dump_json(indent=1).encode()
+
+
+@pytest.mark.parametrize("asset", ["lake_refs", "storage_inventory"])
+@pytest.mark.parametrize("first, second", [(False, False), (True, True), (False, True), (True, False)])
+def test_run_is_overtaken_only_by_runs_with_its_own_clock(state: State, asset: str, *, first: bool, second: bool) -> None:
+    """A rehearsal of an earlier date says nothing about the clock of a real run."""
+
+    def publish(day: date, *, rehearsal: bool) -> PublishedTable:
+        at = datetime.combine(day, NOW.time(), UTC)
+        run = state.start("sales", asset, day, CLOCK)
+        summary = {"frozen_at": at.isoformat(), "rehearsal": rehearsal}
+        return state.publish(run, receipt(run, [], summary=summary).model_copy(update={"created_at": at}))
+
+    table = publish(DAY + timedelta(days=10), rehearsal=first)
+    publish(DAY, rehearsal=second)
+    assert state.is_overtaken(table) == (first == second)

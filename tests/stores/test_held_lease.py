@@ -158,23 +158,18 @@ def test_interrupted_wait_for_a_renewal_does_not_release_the_lease(monkeypatch: 
     assert lease.calls == ["renew"]
 
 
-@pytest.mark.parametrize("replaced", [False, True])
-def test_interrupted_write_of_a_lease_leaves_no_other_file(root: Path, monkeypatch: pytest.MonkeyPatch, *, replaced: bool) -> None:
+def test_interrupted_renewal_leaves_no_temporary_file(root: Path, lease: LocalLease, monkeypatch: pytest.MonkeyPatch) -> None:
     """The user presses Ctrl-C twice, or the disk is full."""
-    lease = acquire(str(root), PLAN, "test", CLOCK) if replaced else None
-    before = sorted(path.name for path in (root / ".gc-assets").iterdir()) if replaced else ["fencing_token", "lease.lock"]
+    before, left = sorted((root / ".gc-assets").iterdir()), expires_at(root)
 
     def interrupt(_: int) -> None:
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        if lease is not None:
-            patched.setattr(local_lease.os, "fsync", interrupt)
+    with monkeypatch.context() as patched:
+        patched.setattr(local_lease.os, "fsync", interrupt)
+        with pytest.raises(KeyboardInterrupt):
             lease.renew()
-        else:
-            patched.setattr(Path, "hardlink_to", lambda *_: interrupt(0))
-            acquire(str(root), PLAN, "test", CLOCK)
-    assert sorted(path.name for path in (root / ".gc-assets").iterdir()) == before
+    assert (sorted((root / ".gc-assets").iterdir()), expires_at(root)) == (before, left)
 
 
 def test_failed_renewal_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
