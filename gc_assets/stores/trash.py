@@ -35,7 +35,10 @@ def trash_address(location: str, plan_id: str = "", key: str = "") -> str:
 
 def lost_copy_result(planned: PlannedAction, trash_key: str, found: str) -> Result:
     """Return the result of a restore or purge whose copy was overwritten or truncated."""
-    text = f"{planned.action}: the quarantined copy of {planned.key!r} is lost: {trash_key!r} is damaged ({found}) and is left alone"
+    text = (
+        f"{planned.action}: the quarantined copy of {planned.key!r} is lost: {trash_key!r} is damaged ({found}) and is left alone. If you "
+        "need the file, copy it to its key from a backup, or from the trash if its content is right. Then remove it from the trash"
+    )
     return Result(ABSENT, text, is_replaced=True)
 
 

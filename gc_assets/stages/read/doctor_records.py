@@ -182,7 +182,8 @@ def check_trash(context: RunContext, storage: StorageConfig) -> Iterator[Finding
             f"{count_of(len(unknown.damaged), 'file')} in the trash are damaged, such as {first.plan_id[:12]}/{first.key}: their sizes "
             "differ from the record. A restore or purge leaves them alone, and records the quarantined files as lost"
         )
-        todo = f"Replace them from a backup, or remove them manually, such as {trash_address(storage.location, first.plan_id, first.key)}"
+        address = trash_address(storage.location, first.plan_id, first.key)
+        todo = f"If you need them, copy them to their keys from a backup. Then remove them from the trash, such as {address}"
         yield Finding(storage.name, "trash", WARN, found, todo)
     examined = "all files in the trash are" if unknown.is_complete else f"the first {count_of(MAX_EXAMINED, 'file')} in the trash are"
     if not unknown.files:

@@ -137,7 +137,7 @@ def test_damaged_quarantine_copy_does_not_replace_missing_live_file(shop: Quaran
     assert shop.house.failed_gates(shop.run(11)) == {"live_listed"}
     context = shop.house.run_context()
     findings = list(check_trash(context, context.storage(STORAGE)))
-    assert [(item.verdict, item.todo.partition(",")[0]) for item in findings] == [("warn", "Replace them from a backup")]
+    assert [(item.verdict, item.todo.partition(",")[0]) for item in findings] == [("warn", "If you need them")]
     assert adopt_files(context, STORAGE, "ada").adopted.files == ()
     assert {key: (trash / key).read_bytes() for key in truncated} == truncated
     for key, content in shop.backup.items():

@@ -185,6 +185,7 @@ class TestTrash:
         verdicts, (error,) = act(tmp_path, "trash", plan(tmp_path, "a", action, etag=planned.etag))
         assert verdicts == ["absent"]
         assert "is damaged (it has 4 B, expected 7 B)" in error
+        assert "copy it to its key" in error
         assert trash(tmp_path, "a").read_bytes() == b"cont"
 
     def test_file_replaced_before_the_rename_is_moved_back(self, tmp_path, monkeypatch):
