@@ -10,6 +10,7 @@ from typing import Final, Self
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from gc_assets.core.commands import command
 from gc_assets.core.errors import StateError
 from gc_assets.core.sorted_hashes import sort_distinct
 from gc_assets.engine.run_context import RunContext
@@ -50,8 +51,10 @@ class LiveKeys:
         sets = [LiveSet(context, table) for table in live]
         for item in sets:
             if not item.is_view:
+                run_date = item.table.receipt.run_date
                 raise StateError(
-                    f"Cannot read live_files of lake {item.lake}: an older release of gc-assets published it. Run live_files again"
+                    f"Cannot read live_files of lake {item.lake} of {run_date}: an older release of gc-assets published it. Compute all "
+                    f"tables of this run date again with `{command('run', run_date=str(run_date))}`"
                 )
         sets = [item for item in sets if item.table.parts(STATES_SIDE)]
         return cls(spark, storage_name, tuple(sets), tuple(item.hashes(spark) for item in sets))
