@@ -64,5 +64,6 @@ def describe_clock_lead(storage_name: str, frozen_at: datetime, lead: timedelta)
     return (
         f"The host's clock is {format_duration(minutes)} ahead of the clock of storage {storage_name}: the lakes were read at "
         f"{frozen_at:%Y-%m-%d %H:%M}Z by the host's clock, and at {frozen_at - lead:%Y-%m-%d %H:%M}Z by the storage's. "
-        "The grace period and the quarantine time end by the storage's clock. Set the host's clock, then run again."
+        "The grace period and the quarantine time end by the storage's clock, but files that this host quarantines wait "
+        f"{format_duration(minutes)} longer until they are purged. Set the host's clock, then run again."
     )

@@ -91,6 +91,7 @@ def test_grace_period_is_measured_with_storage_clock(spark: SparkSession, tmp_pa
     (warning,) = header.warnings
     assert f"10d ahead of the clock of storage {STORAGE}" in warning
     assert all(f"{time:%Y-%m-%d}" in warning for time in (datetime.now(UTC), host.now(UTC)))
+    assert "wait 10d longer until they are purged" in warning
     assert "Set the host's clock" in warning
     assert counts(house.approve_and_apply(header).by_outcome) == {("quarantine", "done"): len(old)}
 
