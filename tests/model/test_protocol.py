@@ -14,6 +14,7 @@ from tests.depth import example_count, in_turn
 from tests.model.explore import Exploration, explore
 from tests.model.world import (
     ALL_AXIOMS,
+    DENIED_AGAIN,
     Axioms,
     Bounds,
     Mode,
@@ -78,6 +79,7 @@ WITHOUT: Final = {
     "unknown_addresses": (ALIASES, LOST),
     "new_claims": (CLAIMS, "no file of others is moved"),
     "own_rules": (CLAIMS, "no file of others is moved"),
+    "denials": (limit_bounds(FAILURES, commits=1, runs=2, applies=1, failures=1), DENIED_AGAIN),
     "adoption": (BACKUPS, "the ledger and the trash have the same files"),
 }
 WITHOUT_AXIOM: Final = {

@@ -56,6 +56,8 @@ class Rules(NamedTuple):
     own_rules: bool = True
     # Quarantined files that the state does not know are adopted.
     adoption: bool = True
+    # Actions that the store denied to an apply are left out of later plans, except for restores.
+    denials: bool = True
 
 
 class Axioms(NamedTuple):
@@ -200,12 +202,15 @@ class World(NamedTuple):
     outside: frozenset[File] = frozenset()
     backup: Backup | None = None
     is_from_backup: bool = False
+    # Quarantines and purges that the store denied.
+    denied: frozenset[Row] = frozenset()
 
 
 Promise = str
 # The name of an event, and the next world or the broken promise.
 Step = tuple[str, World | Promise]
 NOTHING: Final = frozenset[File]()
+DENIED_AGAIN: Final[Promise] = "a denied action is not planned again"
 
 
 def initial_world(files: int = len(KEYS)) -> World:
@@ -447,7 +452,8 @@ class _Protocol:
             else:
                 yield f"the run reads {number}", world._replace(run=(*world.run, lake_state), lakes=self._remember(number, lake_state))
         else:
-            yield "the run plans", self._publish_plan(world.run, tuple(self.rows(world.run)))
+            rows = tuple(self.rows(world.run))
+            yield "the run plans", DENIED_AGAIN if world.denied.intersection(rows) else self._publish_plan(world.run, rows)
             if self.may("old_releases"):
                 old = _Protocol(world, self.mode, self.rules._replace(new_claims=False), self.bounds, self.axioms)
                 rows = tuple(old.rows(world.run))
@@ -482,6 +488,10 @@ class _Protocol:
         return True
 
     def rows(self, lake_states: tuple[LakeState, ...]) -> Iterator[Row]:
+        denied = self.world.denied if self.rules.denials else frozenset[Row]()
+        return (row for row in self._find_actions(lake_states) if row not in denied)
+
+    def _find_actions(self, lake_states: tuple[LakeState, ...]) -> Iterator[Row]:
         world = self.world
         live = frozenset[File]().union(*(files for _, files in lake_states))
         live_keys = {file.key for file in live}
@@ -581,7 +591,8 @@ class _Protocol:
                     yield f"{name} fails for now", self.use("failures", processes=others)
                     denied = process._replace(rows=process.rows[1:])
                     plans = self._settle(world.plans, process)
-                    yield f"{name} is denied", self.use("failures", processes=_sort(*others, denied), plans=plans)
+                    rows = world.denied if row.phase == "restore" else world.denied | {row}
+                    yield f"{name} is denied", self.use("failures", processes=_sort(*others, denied), plans=plans, denied=rows)
 
     def _is_planned_object(self, row: Row) -> bool:
         stored = self.world.stored[row.file.key]
