@@ -77,7 +77,7 @@ def doctor_command(settings: Settings, repair: bool, show_all: bool, format_: st
 
         write_problems(shown, wide=wide)
     failed, warned, skipped = (sum(finding.verdict == verdict for finding in found) for verdict in (FAIL, WARN, SKIPPED))
-    because = f", {skipped:,} skipped because they depend on failed ones" if skipped else ""
+    because = f", {skipped:,} skipped" if skipped else ""
     print_message(f"{count_of(len(found), 'check')}: {failed:,} failed, {count_of(warned, 'warning')}{because}")
     if failed:
         raise click.exceptions.Exit(1)

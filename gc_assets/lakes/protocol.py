@@ -497,7 +497,16 @@ class ExpiringLake(Lake, Protocol):
 
 
 @runtime_checkable
-class PreflightLake(ExpiringLake, Protocol):
+class ProbingLake(Lake, Protocol):
+    """Lake that can check, without changing anything, whether the collector may edit it."""
+
+    def probe_edits(self) -> Finding | None:
+        """Check that the collector may edit the lake. Returns None if no run plans edits."""
+        ...
+
+
+@runtime_checkable
+class PreflightLake(ProbingLake, ExpiringLake, Protocol):
     """Lake that can check, without changing anything, whether planned edits would succeed."""
 
     def find_uneditable(self, tables: Mapping[str, str]) -> Mapping[str, str]:
@@ -511,9 +520,7 @@ class PreflightLake(ExpiringLake, Protocol):
         """
         ...
 
-    def probe_edits(self) -> Finding:
-        """Check that the collector may edit histories in the lake."""
-        ...
+    def probe_edits(self) -> Finding: ...
 
 
 @runtime_checkable
@@ -825,6 +832,7 @@ def _narrow(capability: type[_LakeT]) -> Callable[[Lake], _LakeT | None]:
 
 as_remote: Final = _narrow(RemoteLake)
 as_expiring: Final = _narrow(ExpiringLake)
+as_probing: Final = _narrow(ProbingLake)
 as_preflight: Final = _narrow(PreflightLake)
 as_reversible: Final = _narrow(ReversibleLake)
 as_branch_lake: Final = _narrow(BranchLake)

@@ -48,7 +48,7 @@ def lake_page(context: RunContext, lake: str, kind: str) -> LakePage:
     live = context.table(LIVE_FILES, lake)
     found = list(histories(context, lake, refs, reachable, expiry))
     shown = sorted(found, key=lambda history: not history.changes)[:MAX_HISTORIES]
-    summary = reachable.summary(ReachableSnapshotsSummary)
+    summary, live_summary = reachable.summary(ReachableSnapshotsSummary), live.summary(LiveFilesSummary)
     edited = context.kind(lake).table_with(TableRole.PATH_EDITS, context.config.lake(lake))
     paths = context.find(edited, lake) if edited is not None else None
     edits = _read_path_edits(context, paths)
@@ -61,7 +61,7 @@ def lake_page(context: RunContext, lake: str, kind: str) -> LakePage:
         notes=(
             *refs.summary(LakeRefsSummary).notes,
             *summary.notes,
-            *live.summary(LiveFilesSummary).notes,
+            *live_summary.notes,
             *(released.notes if (released := find_released_files_of(context, live)) is not None else ()),
             *(f"branch {row['ref_name']}: {row['reason']}" for row in edits[:MAX_EXPIRING]),
             *(paths.summary(LifecyclePathsSummary).all_notes if paths is not None else ()),
@@ -72,6 +72,8 @@ def lake_page(context: RunContext, lake: str, kind: str) -> LakePage:
         edits_history=context.kind(lake).edits_history,
         expiring=tuple(_expiring_commits(context, lake, reachable)),
         expiring_left_out=max(0, summary.expired + summary.dangling - MAX_EXPIRING),
+        unknown_addresses=live_summary.unknown_addresses,
+        unknown_address_samples=live_summary.unknown_address_samples,
     )
 
 

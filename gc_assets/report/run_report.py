@@ -57,6 +57,8 @@ class LakePage:
             remove the files of these commits.
         expiring: The newest commits that the policy does not keep. `expiring_left_out` counts
             the others.
+        unknown_addresses: Number of live addresses with an unknown location.
+        unknown_address_samples: Some of these addresses with the reasons.
     """
 
     name: str
@@ -71,6 +73,8 @@ class LakePage:
     edits_history: bool = False
     expiring: tuple[ExpiringCommit, ...] = ()
     expiring_left_out: int = 0
+    unknown_addresses: int = 0
+    unknown_address_samples: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -205,12 +205,29 @@ def test_html_in_names_is_escaped() -> None:
     expiring = (ExpiringCommit(HOSTILE, HOSTILE, None, HOSTILE, HOSTILE),)
     text = page(
         hostile,
-        lakes=(lake(name=HOSTILE, notes=(HOSTILE,), usage=(RefUsage(HOSTILE, HOSTILE, 1, 1),), expiring=expiring),),
+        lakes=(
+            lake(
+                name=HOSTILE,
+                notes=(HOSTILE,),
+                usage=(RefUsage(HOSTILE, HOSTILE, 1, 1),),
+                expiring=expiring,
+                unknown_addresses=1,
+                unknown_address_samples=(HOSTILE,),
+            ),
+        ),
         warnings=(HOSTILE,),
     )
     tags = parse_page(text).tags
     assert "img" not in {tag for tag, _ in tags}
     assert not [name for _, attributes in tags for name in attributes if name.startswith("on")]
+
+
+def test_unknown_addresses_are_counted_with_examples() -> None:
+    text = page(lakes=(lake(unknown_addresses=1200, unknown_address_samples=("vcc://sst/a.nc (a name)", "s3://other/b (a bucket)")),))
+    assert "Addresses with an unknown location" in text
+    assert "1,200 addresses" in text
+    assert "<li>vcc://sst/a.nc (a name)</li><li>s3://other/b (a bucket)</li>" in text
+    assert "unknown location" not in page(lakes=(lake(),))
 
 
 def test_headline_is_above_the_figures() -> None:

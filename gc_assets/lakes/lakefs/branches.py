@@ -23,9 +23,9 @@ from gc_assets.core.idle_branches import MAIN, IdleRule, find_rule
 from gc_assets.lakes.lakefs.client import OPTIONS, PAGE, RepositoryClient, Server, describe_error, is_of_server
 from gc_assets.lakes.protocol import PROTECTED, UNEDITABLE, ExpiryAction, ExpiryOutcome, ExpiryVerdict, Ref
 
-_DENIED: Final = (401, 403)
+DENIED: Final = (401, 403)
 _HOOK: Final = 412
-_NOT_FOUND: Final = 404
+NOT_FOUND: Final = 404
 _CONFLICT: Final = 409
 # We do not evaluate this pattern syntax. A rule that uses it protects all branches.
 _UNKNOWN_SYNTAX: Final = frozenset("{}[]\\")
@@ -236,7 +236,7 @@ def _delete(client: BranchClient, protection: Protection, action: ExpiryAction) 
     error = client.delete_branch(name)
     if error is None:
         return "done", None
-    if error.status == _NOT_FOUND and is_of_server(error):
+    if error.status == NOT_FOUND and is_of_server(error):
         return "absent", None
     return describe_refusal(f"branch {name} cannot be deleted", error, "fs:DeleteBranch")
 
@@ -256,7 +256,7 @@ def _create(client: BranchClient, action: ExpiryAction) -> Verdict:
 def describe_refusal(problem: str, error: ApiException, *permissions: str) -> Verdict:
     """Return the outcome of a refused request that needs the given permissions."""
     found = f"{problem}: HTTP {error.status}: {describe_error(error)}"
-    if error.status in _DENIED:
+    if error.status in DENIED:
         needed = " and ".join(f"`{name}`" for name in permissions)
         return "denied", f"{found}; grant {needed} to the collector's user"
     return ("denied", f"{found}; check the hooks of the repository") if error.status == _HOOK else ("failed", found)

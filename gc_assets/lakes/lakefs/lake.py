@@ -23,6 +23,7 @@ from pydantic import SecretStr
 
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import ClockSkewed, FormatError, LakeUnreadable
+from gc_assets.core.findings import Finding
 from gc_assets.core.moments import from_timestamp
 from gc_assets.core.objects import EditableObjects
 from gc_assets.core.paths import Location
@@ -36,6 +37,7 @@ from gc_assets.lakes.lakefs.config import DEFAULT_RETENTION_DAYS, LakeFsLakeConf
 from gc_assets.lakes.lakefs.lifecycle_commits import PathClient, delete_paths, restore_paths
 from gc_assets.lakes.lakefs.metaranges import RangeRef, read_metarange
 from gc_assets.lakes.lakefs.namespaces import find_incomparable, find_overlap, namespace_location, refuse_overlap
+from gc_assets.lakes.lakefs.preflight import probe_edits
 from gc_assets.lakes.lakefs.refs_dump import BRANCH, COMMIT, TAG, read_commit_ids, read_commits, read_refs
 from gc_assets.lakes.lakefs.retention import RETENTION_DAYS, retain
 from gc_assets.lakes.lakefs.staging import StagedObject, is_listed, read_server_list, staged_objects
@@ -242,6 +244,13 @@ class LakeFsLake:
     def restore_paths(self, plan_id: str, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
         """Revert the commits that a plan made."""
         yield from restore_paths(self._path_client(), plan_id, actions)
+
+    def probe_edits(self) -> Finding | None:
+        """Check that the server permits the edits that the configuration requires, if any."""
+        commits = self._config.has_commit_rules
+        if not (commits or self._config.idle_rules):
+            return None
+        return probe_edits(self.name, self._path_client(), commits=commits)
 
     @property
     def _is_renamed(self) -> bool:

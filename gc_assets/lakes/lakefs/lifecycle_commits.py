@@ -80,6 +80,11 @@ class PathClient(BranchClient):
         )
         return found if isinstance(found, ApiException) else str(found.id)
 
+    def try_commit(self, branch: str) -> ApiException | None:
+        """Commit to a branch that does not exist. Returns the server's error."""
+        found = self.commit(branch, "Check the permission to commit", {})
+        return found if isinstance(found, ApiException) else None
+
     def cherry_pick(self, branch: str, commit: str, metadata: Mapping[str, str]) -> ApiException | None:
         """Apply the changes of a commit to a branch. Returns the server's error if it refuses."""
         # Without these overrides, lakeFS (at least up to 1.84) changes the commit's metadata in its

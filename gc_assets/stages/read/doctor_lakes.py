@@ -21,7 +21,7 @@ from gc_assets.core.suggest import did_you_mean
 from gc_assets.core.units import count_of
 from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.kinds import kind_of
-from gc_assets.lakes.protocol import FrozenRefs, UnreadableTable, as_incremental, as_preflight, is_editable
+from gc_assets.lakes.protocol import FrozenRefs, UnreadableTable, as_incremental, as_preflight, as_probing, is_editable
 from gc_assets.stages.mark.commit_rows import build_commit_rows
 from gc_assets.stages.mark.reachable_snapshots import find_unused_rules
 from gc_assets.stages.mark.released_files import find_last_rule_notes
@@ -116,15 +116,31 @@ def check_assets(context: RunContext, name: str, refs: FrozenRefs) -> Iterator[F
 
 
 def check_edits(context: RunContext, name: str, refs: FrozenRefs) -> Iterator[Finding]:
-    """Check that the lake's histories can be edited, unless no storage is in mode `apply`."""
-    lake = as_preflight(context.lake(name))
-    if lake is None or not any(storage.mode == "apply" for storage in context.config.storages):
+    """Check that the lake can be edited, unless no storage is in mode `apply`."""
+    if not any(storage.mode == "apply" for storage in context.config.storages):
         return
-    yield lake.probe_edits()
+    yield from _probe_edits(context, name)
+    lake = as_preflight(context.lake(name))
+    if lake is None:
+        return
     tables = {item.table_uuid: item.table_name for item in refs.sources if item.table_uuid and item.table_name and is_editable(item)}
     for uuid, reason in lake.find_uneditable(tables).items():
         todo = "Its expired files stay. Expire it with an engine that can commit to it."
         yield Finding(name, "history edits", WARN, f"table {tables[uuid]}: {reason}", todo)
+
+
+def _probe_edits(context: RunContext, name: str) -> Iterator[Finding]:
+    """Check the right to edit the lake, or report that it cannot be checked."""
+    lake = as_probing(context.lake(name))
+    if lake is not None:
+        finding = lake.probe_edits()
+        if finding is not None:
+            yield finding
+    elif context.kind(name).edits_history or context.config.lake(name).idle_rules:
+        found = "the right to edit is not checked, because no request that checks it is certain to change nothing"
+        yield Finding(
+            name, "history edits", SKIPPED, found, "If an apply is denied, later plans leave out these edits, and show the error."
+        )
 
 
 def check_decoder(context: RunContext, name: str) -> Iterator[Finding]:

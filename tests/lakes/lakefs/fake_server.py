@@ -305,6 +305,8 @@ class FakeServer:
                 return self._diff(repository, name)
             case "POST", ["branches", name, *action] if name in repository.branches:
                 return self._edit_branch(repository, name, "/".join(action), body)
+            case "POST", ["branches", _, "commits"]:
+                return 404, {"message": "branch not found"}
             case "GET", ["refs", ref, "commits"]:
                 return self._log(repository, ref, query)
             case "GET", ["settings", "branch_protection"]:

@@ -12,7 +12,7 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.kinds import config_of
 from gc_assets.lakes.protocol import CommitSource, FrozenRefs
 from gc_assets.stages.read.doctor import FAIL, OK, WARN, doctor
-from gc_assets.stages.read.doctor_lakes import check_assets
+from gc_assets.stages.read.doctor_lakes import check_assets, check_edits
 from gc_assets.state.schemas import DELETION_LOG, LAKE_REFS
 from tests.records import NOW, publish_table, run_context_at
 from tests.state.publisher import publish_empty
@@ -85,6 +85,17 @@ def test_doctor_requires_restoring_missing_deletion_log_receipt(tmp_path: Path) 
     assert found.verdict == FAIL
     assert "restore it from a backup of the state" in found.todo
     assert run.path in found.found
+
+
+@pytest.mark.parametrize("mode, verdicts", [("plan", []), ("apply", [SKIPPED])])
+def test_right_to_edit_repository_is_reported_as_not_checked(tmp_path: Path, mode: str, verdicts: list[str]) -> None:
+    storage = {"name": "warehouse", "location": f"file://{tmp_path}/warehouse/", "mode": mode}
+    lake = {"name": "weather", "kind": "icechunk", "location": f"file://{tmp_path}/warehouse/weather"}
+    config = config_of({"state": f"{tmp_path}/state", "storages": [storage], "lakes": [lake]})
+    context = RunContext.of(config, Clock(NOW), NOW.date())
+    found = list(check_edits(context, "weather", FrozenRefs("weather", "icechunk", (), (), (), ())))
+    assert [finding.verdict for finding in found] == verdicts
+    assert all("is not checked" in finding.found for finding in found)
 
 
 def assets_context(root: Path, *tables: str | None) -> RunContext:
