@@ -16,6 +16,8 @@ WRONG_VALUES: Final[Mapping[str, str]] = {
     "exponent": "1e999",
     "NaN": "NaN",
     "over 64 bits": str(2**63),
+    "2^64": str(2**64),
+    "31 digits": str(10**30),
     "far below 64 bits": str(-(2**70)),
     "300 digits": "9" * 300,
     "5,000 digits": "9" * 5000,

@@ -33,6 +33,12 @@ pytestmark = pytest.mark.spark
 ONE_DAY = {"history.expire.max-snapshot-age-ms": "86400000"}
 ODD_REF = "a\n'\"$(x) \N{RIGHT-TO-LEFT OVERRIDE}\N{ZERO WIDTH SPACE}"
 VIEW_UUID = "8f0a291b-f981-472c-9e4d-33ed4e5bab50"
+# Wrong values of metadata next to that of a table. Each is in a directory of its own.
+WRONG_TYPES: dict[str, dict[str, Any]] = {"old": {"table-uuid": ["x"]}} | {
+    f"old_{field}_{digits}_digits": {field: value}
+    for digits, value in ((20, 2**64), (31, 10**30))
+    for field in ("table-uuid", "format-version", "last-updated-ms", "current-snapshot-id", "snapshots")
+}
 
 
 @dataclass
@@ -67,9 +73,9 @@ def run(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Run:
     lake.catalog.rename_table("db.t", "db.t_base")  # its location stays db/t
     replaced, view = (write_view(house.warehouse / "db/t/metadata" / f"0000{version}-v.gz.metadata.json", version) for version in (1, 2))
     register_view(house.root / "catalog.db", view)
-    write_old(
-        house.warehouse / "db/good/old/metadata/00000-z.metadata.json", b'{"format-version": 2, "table-uuid": ["x"], "snapshots": []}'
-    )
+    for directory, fields in WRONG_TYPES.items():
+        document = json.dumps({"format-version": 2, "snapshots": [], **fields})
+        write_old(house.warehouse / f"db/good/{directory}/metadata/00000-z.metadata.json", document.encode())
     house.lakes = [lake.config("sales")]
     header = house.plan()
     return Run(house, header, house.planned_actions(), leftovers, house.key(view), house.key(replaced), stale)
@@ -166,8 +172,9 @@ def test_note_contains_the_invalid_property(run: Run) -> None:
     assert [note for note in notes if "db.bad" in note and "history.expire.max-snapshot-age-ms is '5d'" in note]
 
 
-def test_json_with_wrong_types_protects_only_one_directory(run: Run) -> None:
-    assert run.planned_under("db/good/old/") == set()
+@pytest.mark.parametrize("directory", WRONG_TYPES)
+def test_json_with_wrong_types_protects_only_one_directory(run: Run, directory: str) -> None:
+    assert run.planned_under(f"db/good/{directory}/") == set()
     assert run.planned_under("db/good/")
 
 
