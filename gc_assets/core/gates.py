@@ -162,18 +162,23 @@ def metadata_present(missing: int, samples: Sequence[str]) -> GateResult:
     return _result("metadata_present", missing == 0, message, overridable=False, numbers={"missing": missing})
 
 
+def lacks_too_many(unlisted: int, live: int) -> bool:
+    """Check whether more than `MAX_UNLISTED` of the live files are missing from the inventory."""
+    return unlisted > MAX_UNLISTED * live
+
+
 def live_listed(live: int, unlisted: int, samples: Sequence[str]) -> GateResult:
     """Fail if more than `MAX_UNLISTED` of the live files are missing from the inventory.
 
     This suggests that the lake and the listing spell the same files differently, as in
     apache/iceberg#4346.
     """
-    share = unlisted / live if live else 0.0
     message = f"At most {unlisted:,} of {count_of(live, 'live file', 'are')} not in the inventory, ignoring files of unreadable tables."
     if unlisted:
         message += f" Up to {MAX_UNLISTED:.1%} may be missing. They are lost, or their addresses are spelled differently: "
         message += f"{show_list(samples)}. `gc-assets explain KEY` shows whether a file was lost in quarantine."
-    return _result("live_listed", share <= MAX_UNLISTED, message, overridable=True, numbers={"live": live, "unlisted": unlisted})
+    passed = not lacks_too_many(unlisted, live)
+    return _result("live_listed", passed, message, overridable=True, numbers={"live": live, "unlisted": unlisted})
 
 
 def no_live_candidate(hits: int, samples: Sequence[str]) -> GateResult:

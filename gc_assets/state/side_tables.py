@@ -488,7 +488,7 @@ HELD_SIDE: Final = "_held"
 # or the key is too long for the trash. Schema: `DELETION_PLAN`.
 DENIED_SIDE: Final = "_denied"
 TOO_LONG_SIDE: Final = "_too_long"
-# Rows under claims of tables or lakes that lack live files in another storage, and rows that
+# Rows under claims of tables or lakes that lack live files in any storage, and rows that
 # foreign tables may need.
 MISSING_FILES_SIDE: Final = "_missing_files"
 LEFT_OUT_SIDES: Final = (DENIED_SIDE, TOO_LONG_SIDE, MISSING_FILES_SIDE)

@@ -494,8 +494,8 @@ class OrphanFilesSummary(Summary):
             storage.
         unreadable: Tables whose metadata is missing.
         missing_lakes: Lakes whose metadata in this storage was replaced or is missing completely.
-        unlisted_lakes: Lakes that miss too many live files in this storage. If few tables are
-            affected, the entries are these tables.
+        unlisted_lakes: Lakes that miss too many live files in this storage, and the tables of
+            other lakes that miss any.
         near_misses: Number of candidates that differ only in spelling from a key that is live or in
             expired history. They are not planned.
         misspelled: Near misses whose live key is missing, so that the plan is refused. None in

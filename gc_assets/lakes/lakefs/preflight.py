@@ -16,7 +16,7 @@ from gc_assets.lakes.lakefs.client import describe_error, is_of_server
 from gc_assets.lakes.lakefs.lifecycle_commits import PathClient
 
 CHECK: Final = "history edits"
-_AGAIN: Final = "Repair this, then check again."
+_ADVICE: Final = "Repair this, then check again."
 
 
 def probe_edits(lake: str, client: PathClient, *, commits: bool) -> Finding:
@@ -40,7 +40,7 @@ def probe_edits(lake: str, client: PathClient, *, commits: bool) -> Finding:
                 return Finding(lake, CHECK, WARN, found, todo)
             if error is None or error.status != NOT_FOUND or not is_of_server(error):
                 answer = "it succeeded" if error is None else f"HTTP {error.status}: {describe_error(error)}"
-                return Finding(lake, CHECK, WARN, f"{permission} was not checked: unexpected response: {answer}", _AGAIN)
+                return Finding(lake, CHECK, WARN, f"{permission} was not checked: unexpected response: {answer}", _ADVICE)
     except LakeUnreadable as error:
-        return Finding(lake, CHECK, WARN, f"the right to edit was not checked: {error}", _AGAIN)
+        return Finding(lake, CHECK, WARN, f"the right to edit was not checked: {error}", _ADVICE)
     return Finding(lake, CHECK, OK, f"the server permits {' and '.join(requests)}")

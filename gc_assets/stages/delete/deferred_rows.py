@@ -22,7 +22,7 @@ from gc_assets.core.plan import Unreadable
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import collect, map_arrow, read_table
 from gc_assets.lakes.kinds import uncollected_metadata
-from gc_assets.stages.delete.missing_files import find_missing
+from gc_assets.stages.delete.missing_files import find_missing, find_unlisted
 from gc_assets.stages.records.newest_sweeps import find_newest_sweep
 from gc_assets.stages.records.plans import list_plans
 from gc_assets.stages.records.set_aside import with_set_aside
@@ -49,12 +49,17 @@ def read_missed_tables(context: RunContext, storage_name: str) -> tuple[Unreadab
 
     The result includes tables whose metadata was missing in the last sweep of this storage, and
     tables and lakes whose files are missing in other storages. A mark alone is not enough, because
-    it reads metadata files from a cache and does not notice that they were deleted. If other files
-    are missing in this storage, the gates decide.
+    it reads metadata files from a cache and does not notice that they were deleted.
     """
     last = find_newest_sweep(context, storage_name)
     own = last.summary(OrphanFilesSummary).unreadable if last is not None else ()
     return (*own, *find_missing(context, storage_name))
+
+
+def _find_unlisted(context: RunContext, storage_name: str) -> tuple[Unreadable, ...]:
+    """Return tables and lakes whose data files were missing in the last sweep of this storage."""
+    last = find_newest_sweep(context, storage_name)
+    return find_unlisted(context, last) if last is not None else ()
 
 
 def add_deferred_rows(
@@ -69,9 +74,13 @@ def add_deferred_rows(
 ) -> DataFrame:
     """Add the deferred keys of a plan to the keys that lakes need.
 
-    These are keys claimed by unreadable tables, keys of dropped tables that have to wait again,
-    keys that these dropped tables adopted, and unused lakeFS range files that their lake keeps. All
-    purges are deferred too, unless a user allowed them (`gc-assets set-aside`) despite each
+    These are
+
+    - keys claimed by tables that are unreadable or lack files,
+    - keys of dropped tables that have to wait again, and keys that these tables adopted,
+    - unused lakeFS range files that their lake keeps.
+
+    All purges are deferred too, unless a user allowed them (`gc-assets set-aside`) despite each
     unreadable table.
 
     Args:
@@ -86,19 +95,20 @@ def add_deferred_rows(
     """
     needed = _add_undue_rows(needed, rows, context, storage_name, [*refs, *live], has_dropped=has_dropped)
     needed = _add_kept_metadata(needed, rows, context, storage_name, [*refs, *live])
-    missed = read_missed_tables(context, storage_name)
+    missed, unlisted = read_missed_tables(context, storage_name), _find_unlisted(context, storage_name)
     unreadable = with_set_aside(context, (*list_unreadable(live), *missed))
-    if not unreadable:
+    if not (unreadable or unlisted):
         return needed
     shields = list_unread_shields(context, storage_name, refs, live)
-    owners = {Owner(item.lake, item.table_uuid) for item in missed}
+    owners = {Owner(item.lake, item.table_uuid) for item in (*missed, *unlisted)}
     shields += [Claim(prefix, Owner("", None), collect=False) for prefix in prefixes_of(context, storage_name, [*refs, *live], owners)]
     # This claim covers the whole storage, so only keys under protected prefixes (shields) have no
     # owner.
     everywhere = Claim("", Owner("", None), collect=True)
-    names = ", ".join(item.name for item in unreadable[:3]) + (f" and {len(unreadable) - 3:,} more" if len(unreadable) > 3 else "")
+    items = (*unreadable, *unlisted)
+    names = ", ".join(item.name for item in items[:3]) + (f" and {len(items) - 3:,} more" if len(items) > 3 else "")
     defers_purges = any(item.blocks_purges for item in unreadable)
-    find_deferred = _FindDeferred(Claims.of([everywhere, *shields]), f"{names} cannot be read, so the file waits", defers_purges)
+    find_deferred = _FindDeferred(Claims.of([everywhere, *shields]), f"{names} cannot be read in full, so the file waits", defers_purges)
     waiting = map_arrow(rows().select("key", "action"), find_deferred, DEFERRED)
     return _append_deferred(needed, waiting)
 

@@ -172,7 +172,7 @@ def sum_left_out(inputs: PlanInputs, written: WrittenParts, run: TableRun, forei
     describe = {
         DENIED_SIDE: lambda: _describe_denied(context, storage),
         TOO_LONG_SIDE: lambda: _describe_too_long(context, storage),
-        MISSING_FILES_SIDE: lambda: ". ".join(_describe_missing(inputs.missing, inputs.doubtful, foreign)),
+        MISSING_FILES_SIDE: lambda: ". ".join(_describe_missing(inputs.lacking_files, inputs.doubtful, foreign)),
     }
     found, expired = list[LeftOut](), Totals()
     for side in LEFT_OUT_SIDES:
@@ -230,8 +230,8 @@ def _describe_missing(missing: Sequence[Unreadable], doubtful: Sequence[Unreadab
     found, junk = _describe_examples(missing), _describe_examples(doubtful)
     if missing:
         yield (
-            f"their tables or lakes have lost files in another storage ({found}). Restore these files. "
-            f"If only live data files are lost, approve the plan of that storage with `--override {LIVE_LISTED}`, then run again"
+            f"their tables or lakes have lost files ({found}). Restore these files. If only live data files are lost, approve "
+            f"the plan of the storage that lost them with `--override {LIVE_LISTED}`, then run again"
         )
     if doubtful:
         yield (

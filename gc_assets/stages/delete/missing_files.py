@@ -1,4 +1,4 @@
-"""Find tables and lakes with missing live files or doubtful metadata in other storages.
+"""Find tables and lakes with missing live files, or with doubtful metadata in other storages.
 
 If one storage lacks files that a lake needs, the lake's live set may be wrong. Until the files are
 back, plans leave out everything under its claims in all storages.
@@ -16,11 +16,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.claims import Claims, Owner
+from gc_assets.core.gates import lacks_too_many
 from gc_assets.core.phases import RESTORE
 from gc_assets.core.plan import Unreadable
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import ROUTE, map_arrow
-from gc_assets.stages.records.newest_sweeps import find_newest_sweep, list_comparable_plans, list_newest_sweeps
+from gc_assets.stages.records.newest_sweeps import find_newest_sweep, list_comparable_plans, list_newest_sweeps, open_sweep
 from gc_assets.stages.sweep.claims import prefixes_of
 from gc_assets.state.arrow_types import STRING
 from gc_assets.state.journal import PublishedTable
@@ -34,11 +35,27 @@ LIVE_LISTED = "live_listed"
 def find_missing(context: RunContext, storage_name: str) -> tuple[Unreadable, ...]:
     """Return tables and lakes whose files were missing in the last sweeps of other storages.
 
-    A lake with only data files missing is not returned if the sweep's newest plan was approved with
-    an override of `live_listed`.
+    Missing data files are ignored if a user accepted that they are missing (see `_is_accepted`).
     """
     others = (other.name for other in context.config.storages if other.name != storage_name)
     return tuple(item for other in others for item in _missing_in(context, other))
+
+
+def find_tolerated(context: RunContext, sweep: PublishedTable) -> tuple[Unreadable, ...]:
+    """Return tables and lakes with missing data files in a storage, although `live_listed` passes.
+
+    If the gate fails, it refuses the whole plan of the storage.
+
+    Args:
+        sweep: The storage's `orphan_files`.
+    """
+    summary = sweep.summary(OrphanFilesSummary)
+    return () if lacks_too_many(summary.live_unlisted_count, summary.live_keys) else find_unlisted(context, sweep)
+
+
+def find_unlisted(context: RunContext, sweep: PublishedTable) -> tuple[Unreadable, ...]:
+    """Return tables and lakes whose data files a sweep did not find, unless a user accepted it."""
+    return () if _is_accepted(context, sweep) else sweep.summary(OrphanFilesSummary).unlisted_lakes
 
 
 def find_doubtful(context: RunContext, storage_name: str) -> tuple[Unreadable, ...]:
@@ -57,11 +74,49 @@ def _missing_in(context: RunContext, storage_name: str) -> Iterator[Unreadable]:
         return
     summary = sweep.summary(OrphanFilesSummary)
     yield from (*summary.unreadable, *summary.missing_lakes)
-    if summary.unlisted_lakes:
-        plans = list_comparable_plans(context, storage_name)
-        newest = next((plan for plan in plans if plan.header.run_date == sweep.receipt.run_date), None)
-        if newest is None or not newest.verdict.is_approved or LIVE_LISTED not in newest.verdict.overrides:
-            yield from summary.unlisted_lakes
+    yield from find_unlisted(context, sweep)
+
+
+def _is_accepted(context: RunContext, sweep: PublishedTable) -> bool:
+    """Check whether a user accepted that the live files which a sweep did not find are missing.
+
+    This is the case if the sweep of the last plan that was approved with an override of
+    `live_listed` did not find these files either. If others are missing, a user has to decide
+    again.
+    """
+    storage_name, missing = sweep.receipt.owner, _Loss.of(sweep)
+    for plan in list_comparable_plans(context, storage_name) if missing.owners else ():
+        if plan.verdict.is_approved and LIVE_LISTED in plan.verdict.overrides:
+            accepted = open_sweep(context, storage_name, context.state.open(plan.run))
+            return accepted is not None and _Loss.of(accepted).includes(missing)
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class _Loss:
+    """Live files that a sweep did not find.
+
+    Attributes:
+        files: Their number.
+        samples: Their first keys.
+        owners: The tables and lakes that need them.
+    """
+
+    files: int
+    samples: frozenset[str]
+    owners: frozenset[Owner]
+
+    @classmethod
+    def of(cls, sweep: PublishedTable) -> Self:
+        summary = sweep.summary(OrphanFilesSummary)
+        owners = frozenset(Owner(item.lake, item.table_uuid) for item in summary.unlisted_lakes)
+        return cls(summary.live_unlisted_count, frozenset(summary.live_unlisted), owners)
+
+    def includes(self, other: Self) -> bool:
+        """Check whether the other sweep did not find any further files."""
+        if self.files > len(self.samples):  # the other keys are unknown
+            return self == other
+        return other.files <= self.files and other.samples <= self.samples and other.owners <= self.owners
 
 
 def route_missing(rows: DataFrame, prefixes: tuple[str, ...]) -> DataFrame:

@@ -9,7 +9,7 @@ from typing import Self
 from gc_assets.core.plan import Unreadable
 from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.delete.deferred_rows import list_unreadable
-from gc_assets.stages.delete.missing_files import find_doubtful, find_missing
+from gc_assets.stages.delete.missing_files import find_doubtful, find_missing, find_tolerated
 from gc_assets.stages.records.fencing_tokens import quarantine_renewed_at
 from gc_assets.stages.records.set_aside import with_set_aside
 from gc_assets.stages.sweep.clock_lead import first_freeze
@@ -33,6 +33,8 @@ class PlanInputs:
             user has set the table aside.
         missing: Tables and lakes whose files are missing in other storages. `unreadable` includes
             them.
+        tolerated: Tables and lakes with missing data files in this storage, of which so few are
+            missing that the gates pass.
         doubtful: Tables with unreadable metadata under their claims in other storages.
         quarantine_renewed_at: When the quarantine time of all files was restarted, see
             `records/fencing_tokens.py`. None if it never was.
@@ -46,6 +48,7 @@ class PlanInputs:
     refs: list[PublishedTable]
     unreadable: tuple[Unreadable, ...]
     missing: tuple[Unreadable, ...]
+    tolerated: tuple[Unreadable, ...] = ()
     doubtful: tuple[Unreadable, ...] = ()
     quarantine_renewed_at: datetime | None = None
 
@@ -54,16 +57,22 @@ class PlanInputs:
         orphans = context.table(ORPHAN_FILES, storage_name)
         listing = Listing.of(context, storage_name)
         live, refs = live_tables(context), [context.table(LAKE_REFS, lake.name) for lake in context.config.lakes]
-        missing = find_missing(context, storage_name)
+        missing, tolerated = find_missing(context, storage_name), find_tolerated(context, orphans)
         unreadable = _distinct((*list_unreadable(live), *orphans.summary(OrphanFilesSummary).unreadable, *missing))
         doubtful = find_doubtful(context, storage_name)
         renewed_at = quarantine_renewed_at(context, storage_name)
-        return cls(context, storage_name, orphans, listing, live, refs, with_set_aside(context, unreadable), missing, doubtful, renewed_at)
+        unreadable = with_set_aside(context, unreadable)
+        return cls(context, storage_name, orphans, listing, live, refs, unreadable, missing, tolerated, doubtful, renewed_at)
 
     @property
     def inventory(self) -> PublishedTable:
         """The `storage_inventory` with the listed objects, possibly of an earlier run."""
         return self.listing.inventory
+
+    @property
+    def lacking_files(self) -> tuple[Unreadable, ...]:
+        """Tables and lakes whose files the plan leaves out, because some of them are missing."""
+        return _distinct((*self.missing, *self.tolerated))
 
     @property
     def tables(self) -> list[PublishedTable]:

@@ -97,7 +97,7 @@ def plan_rows(
         wait. A purge waits if an unreadable table blocks it or the run has not listed the storage.
         The frame is None if neither is the case.
     """
-    missing = (*missing_prefixes(inputs.context, inputs.storage, inputs.missing, [*inputs.refs, *inputs.live]), *foreign_prefixes)
+    missing = (*missing_prefixes(inputs.context, inputs.storage, inputs.lacking_files, [*inputs.refs, *inputs.live]), *foreign_prefixes)
     kept = (*missing, *missing_prefixes(inputs.context, inputs.storage, inputs.doubtful, [*inputs.refs, *inputs.live]))
     plan = _PlanOrphans.of(inputs, run, expiry)
     if not log.parts:
@@ -202,8 +202,8 @@ class _PlanOrphans:
         edited: The histories edited by this plan.
         max_key_bytes: Length of the longest key that can be quarantined, or None if there is no
             limit.
-        missing: Routes the rows of tables that are foreign, doubtful or have lost files in another
-            storage. None if there are no such tables.
+        missing: Routes the rows of tables that are foreign, doubtful or have lost files. None if
+            there are no such tables.
     """
 
     mode: str

@@ -7,6 +7,7 @@ the count wrong by one, but it never makes a file a candidate.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
@@ -61,7 +62,7 @@ def count_missing(keys: LiveKeys, unlisted: NDArray[np.int64], broken: Collectio
         broken: Tables and lakes whose files are not counted.
         excused: Files that do not have to exist (columns `EXCUSED`).
     """
-    missing, owners = [np.empty(0, np.int64)], set[Owner]()
+    missing, owners = [np.empty(0, np.int64)], dict[Owner, int]()
     for item, hashes in zip(keys.sets, keys.lakes, strict=True):
         mine = pc.fill_null(pc.equal(excused.column("lake"), item.lake), True)
         needed = unlisted[~is_in_sorted(unlisted, np.sort(excused.column("key_hash").filter(mine).to_numpy()))]
@@ -69,19 +70,19 @@ def count_missing(keys: LiveKeys, unlisted: NDArray[np.int64], broken: Collectio
         missing.append(found)
         owners |= found_owners
     distinct = sort_distinct(np.concatenate(missing))
-    return MissingLiveFiles(len(distinct), _find_first_keys(keys, distinct), frozenset(owners))
+    return MissingLiveFiles(len(distinct), _find_first_keys(keys, distinct), owners)
 
 
 def _find_required(
     live_set: LiveSet, hashes: LiveHashes, storage: str, wanted: NDArray[np.int64], broken: Collection[Owner]
-) -> tuple[NDArray[np.int64], set[Owner]]:
+) -> tuple[NDArray[np.int64], dict[Owner, int]]:
     """Select a lake's live files that must exist.
 
     Args:
         wanted: Sorted hashes of keys. Other files are not selected.
 
     Returns:
-        The hashes of their keys, and the tables that need them.
+        The hashes of their keys, and the tables that need them, with the number of files.
     """
     position, select = hashes.scan.storages.index(storage), hashes.live_keys(storage)
     key_hash, strongest, must_exist = _group_files(_hash_files(live_set.match(), position))
@@ -91,8 +92,10 @@ def _find_required(
     witness = strongest // KIND_COUNT
     selected = must_exist & (strongest < select.first_released) & ~is_broken[witness]
     selected &= is_in_sorted(key_hash, wanted) & ~select.is_released(key_hash)
-    witnesses = np.flatnonzero(np.bincount(witness[selected]))
-    return key_hash[selected], {Owner(live_set.lake, uuid) for uuid in tables.take(pa.array(witnesses)).unique().to_pylist()}
+    by_table, counts = Counter[Owner](), np.bincount(witness[selected])
+    for uuid, files in zip(tables.take(pa.array(np.flatnonzero(counts))).to_pylist(), counts[counts > 0].tolist(), strict=True):
+        by_table[Owner(live_set.lake, uuid)] += files
+    return key_hash[selected], by_table
 
 
 def _hash_files(batches: Iterable[pa.RecordBatch], position: int) -> Iterator[_Files]:

@@ -21,7 +21,6 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 from gc_assets.core.claims import Claims, Owner
 from gc_assets.core.dropped_tables import AdoptableFiles
 from gc_assets.core.foreign import ForeignRules
-from gc_assets.core.gates import MAX_UNLISTED
 from gc_assets.core.plan import Amount, Unreadable
 from gc_assets.core.printable import to_message
 from gc_assets.engine.parquet_scan import ParquetScan
@@ -543,11 +542,11 @@ def _size_of_all(state: State, inventory: PublishedTable, live: Sequence[Publish
 
 
 def _unlisted_lakes(sweep: _Sweep, unlisted: MissingLiveFiles) -> Mapping[Owner, str]:
-    """Return the tables that need missing files, or whole lakes if the gate `live_listed` fails."""
-    live = live_count(sweep.live, sweep.storage).files
-    owners = unlisted.owners if unlisted.files <= MAX_UNLISTED * live else unlisted.lakes
-    why = f"{unlisted.files:,} of {live:,} live files such as {', '.join(unlisted.samples[:1])} are missing in storage {sweep.storage}"
-    return dict.fromkeys(owners, why)
+    """Return the tables and lakes that need missing files, with a description."""
+    live = live_count(sweep.live, sweep.storage)
+    examples = ", ".join(unlisted.samples[:1])
+    why = f"{unlisted.files:,} of {live.files:,} live files such as {examples} are missing in storage {sweep.storage}"
+    return dict.fromkeys(unlisted.select_owners(live), why)
 
 
 def _unreadable(context: RunContext, storage_name: str, refs: list[PublishedTable], reasons: Mapping[Owner, str]) -> tuple[Unreadable, ...]:

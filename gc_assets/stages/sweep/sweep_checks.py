@@ -7,6 +7,7 @@ the gates decide whether to stop the plan.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -19,8 +20,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.claims import Owner, find_table_prefix
+from gc_assets.core.gates import lacks_too_many
 from gc_assets.core.hashing import xxhash64
 from gc_assets.core.objects import Objects
+from gc_assets.core.plan import LiveCount
 from gc_assets.core.printable import MAX_LISTED, show
 from gc_assets.core.sorted_hashes import sort_distinct
 from gc_assets.engine.run_context import RunContext
@@ -84,7 +87,7 @@ _LOST: Final = pa.schema(
     [
         ("files", pa.int64()),
         ("keys", pa.list_(STRING)),
-        ("owners", pa.list_(pa.struct([(name, STRING) for name in _OWNER]))),
+        ("owners", pa.list_(pa.struct([*((name, STRING) for name in _OWNER), ("files", pa.int64())]))),
     ]
 )
 
@@ -189,17 +192,29 @@ class MissingLiveFiles:
     Attributes:
         files: Upper bound for the number of missing files.
         samples: Keys of some missing files.
-        owners: Tables that need a missing file. A lake without tables is listed itself.
+        owners: Tables that need a missing file, with the number of such files. A lake without
+            tables is listed itself.
     """
 
     files: int
     samples: tuple[str, ...] = ()
-    owners: frozenset[Owner] = frozenset()
+    owners: Mapping[Owner, int] = field(default_factory=dict[Owner, int])
 
-    @property
-    def lakes(self) -> frozenset[Owner]:
-        """The lakes that need a missing file."""
-        return frozenset(Owner(owner.lake, None) for owner in self.owners)
+    def select_owners(self, live: LiveCount) -> frozenset[Owner]:
+        """Select the tables that need a missing file.
+
+        A lake is returned as a whole if too many of its files are missing (see `lacks_too_many`),
+        or too many of the storage.
+
+        Args:
+            live: The live files of the storage.
+        """
+        by_lake = Counter[str]()
+        for owner, files in self.owners.items():
+            by_lake[owner.lake] += files
+        refused = lacks_too_many(self.files, live.files)
+        lakes = {lake for lake, files in by_lake.items() if refused or lacks_too_many(files, live.by_lake.get(lake, 0))}
+        return frozenset(Owner(owner.lake, None) if owner.lake in lakes else owner for owner in self.owners)
 
 
 def find_unlisted(keys: DataFrame, listed: DataFrame, quarantined: DataFrame, purged: DataFrame, lister: LookUp) -> MissingLiveFiles:
@@ -219,8 +234,15 @@ def find_unlisted(keys: DataFrame, listed: DataFrame, quarantined: DataFrame, pu
     return MissingLiveFiles(
         sum(row["files"] for row in found),
         tuple(sorted(key for row in found for key in row["keys"])[:MAX_SAMPLES]),
-        frozenset(Owner(owner["lake"], owner["table_uuid"]) for row in found for owner in row["owners"]),
+        _sum_owners(row["owners"] for row in found),
     )
+
+
+def _sum_owners(groups: Iterable[Sequence[Mapping[str, Any]]]) -> dict[Owner, int]:
+    found = Counter[Owner]()
+    for row in (row for rows in groups for row in rows):
+        found[Owner(row["lake"], row["table_uuid"])] += row["files"]
+    return found
 
 
 def find_other_names(keys: DataFrame, kinds: Mapping[str, LakeKind], listed: DataFrame, quarantined: DataFrame, lister: LookUp) -> pa.Table:
@@ -308,18 +330,19 @@ class _CountLost:
     lister: LookUp
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        hashes, first, owners = [np.empty(0, np.int64)], _NO_LOST.select(["key"]), _NO_LOST.select(_OWNER)
+        hashes, first, owners = [np.empty(0, np.int64)], _NO_LOST.select(["key"]), Counter[Owner]()
         for batch in batches:
             sizes = pa.array(self.lister.look_up(batch.column("key").to_pylist()), pa.int64())
             lost = pa.Table.from_batches([batch.filter(pc.is_null(sizes))])
             hashes.append(sort_distinct(xxhash64(lost.column("key"))))
             first = pa.concat_tables([first, lost.select(["key"])]).group_by("key").aggregate([])
             first = first.take(pc.select_k_unstable(first, MAX_SAMPLES, [("key", "ascending")]))
-            owners = pa.concat_tables([owners, lost.select(_OWNER)]).group_by(_OWNER).aggregate([])
+            for row in lost.group_by(_OWNER).aggregate([([], "count_all")]).to_pylist():
+                owners[Owner(row["lake"], row["table_uuid"])] += row["count_all"]
         row = {
             "files": len(sort_distinct(np.concatenate(hashes))),
             "keys": first.column("key").to_pylist(),
-            "owners": owners.to_pylist(),
+            "owners": [{"lake": owner.lake, "table_uuid": owner.table_uuid, "files": files} for owner, files in owners.items()],
         }
         yield pa.RecordBatch.from_pylist([row], schema=_LOST)
 

@@ -26,10 +26,10 @@ def refuse(server: FakeServer, monkeypatch: pytest.MonkeyPatch, status: int, *me
     """Let the server refuse requests with these methods."""
     answer = server.answer
 
-    def refused(method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> Answer:
+    def send_refusal(method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> Answer:
         return (status, {"message": "insufficient permissions"}) if method in methods else answer(method, path, query, body)
 
-    monkeypatch.setattr(server, "answer", refused)
+    monkeypatch.setattr(server, "answer", send_refusal)
 
 
 def test_nothing_is_checked_if_the_lake_is_never_edited(builder: RepositoryBuilder) -> None:

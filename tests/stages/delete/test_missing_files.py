@@ -14,7 +14,6 @@ from pyspark.sql import SparkSession
 
 from gc_assets.core import gates
 from gc_assets.core.plan import PlanHeader
-from gc_assets.stages.sweep import orphan_files
 from tests.depth import in_turn
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.stages.lakehouse import counts, days_ago
@@ -94,8 +93,7 @@ def test_run_with_clock_ahead_does_not_hide_missing_files(house: SharedDisks) ->
 
 def test_table_with_few_missing_files_is_left_out_in_other_storages(house: SharedDisks, monkeypatch: pytest.MonkeyPatch) -> None:
     """The files of a table are moved to the other disk, while the catalog still has their old addresses."""
-    for module in (gates, orphan_files):
-        monkeypatch.setattr(module, "MAX_UNLISTED", 0.5)
+    monkeypatch.setattr(gates, "MAX_UNLISTED", 0.5)
     old = house.live_file()
     new = house.root / "disk2" / "moved" / old.name
     house.first.set_properties(days_ago(12), {"write.data.path": f"file://{new.parent}"})
@@ -115,6 +113,71 @@ def test_override_for_missing_files_applies_to_other_storages(house: SharedDisks
     house.live_file().unlink()
     house.approve(house.plans()["disk1"], "live_listed")
     house.plan_of("disk2")
+    assert house.planned_keys("disk2") == house.all_garbage
+    house.now += timedelta(days=1)
+    house.plans()
+    assert house.planned_keys("disk2") == house.all_garbage, "the same file is missing"
+
+
+def test_override_does_not_apply_to_files_lost_since(house: SharedDisks) -> None:
+    """The override of a run's plan also applied to a later sweep of the same date, until its plan was made."""
+    house.first.append(days_ago(29))
+    house.live_file().unlink()
+    house.approve(house.plans()["disk1"], "live_listed")
+    for path in (house.root / "disk1").rglob("*.parquet"):
+        path.unlink()
+    house.sweep_all()
+    house.plan_of("disk2")
+    assert house.planned_keys("disk2") == house.garbage["other"]
+
+
+def test_apply_of_older_plan_moves_no_file_of_lake_that_lacks_files_now(house: SharedDisks) -> None:
+    old = {str(path.relative_to(house.root / "disk1")) for path in house.first.leftovers(days_ago(20), 1)}
+    plan = house.plans()["disk1"]
+    assert house.planned_keys("disk1") == old
+    house.live_file().unlink()
+    assert failed_gates(house.plans()["disk1"]) == {"live_listed"}
+    house.approve(plan)
+    applied = house.apply(plan)
+    assert {outcome: count for (_, outcome), count in counts(applied.by_outcome).items()} == {"changed": len(old)}
+    assert all((house.root / "disk1" / key).exists() for key in old)
+
+
+class LargeDisk(SharedDisks):
+    """The first disk also has many files of the lake `large`, and garbage of both lakes."""
+
+    def __init__(self, spark: SparkSession, root: Path) -> None:
+        super().__init__(spark, root)
+        large = LakeBuilder(root, catalog_file="large.db", warehouse=root)
+        table = large.table("ns.large", days_ago(40), location=f"file://{root}/disk1/large")
+        for day in range(30, 20, -1):
+            table.append(days_ago(day))
+        self.small_garbage, self.large_garbage = (
+            {str(path.relative_to(root / "disk1")) for path in item.leftovers(days_ago(20), 1)} for item in (self.first, table)
+        )
+        self.lakes.append(large.config("large"))
+
+
+def test_small_lake_with_missing_files_is_left_out_in_large_storage(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The share of missing files was computed for the whole storage only, so a small lake without any
+    of its files passed the gate.
+    """
+    monkeypatch.setattr(gates, "MAX_UNLISTED", 0.1)
+    house = LargeDisk(spark, tmp_path)
+    house.plans()
+    assert house.planned_keys("disk1") == house.small_garbage | house.large_garbage
+    house.live_file().unlink()
+    plan = house.plans()["disk1"]
+    assert "live_listed" not in failed_gates(plan)
+    assert house.planned_keys("disk1") == house.large_garbage
+    assert "lake shop" in plan.left_out[0].reason
+    assert house.planned_keys("disk2") == house.garbage["other"], "the other table of the lake waits, too"
+    house.approve(plan, "live_listed")
+    house.now += timedelta(days=1)
+    house.plans()
+    assert house.planned_keys("disk1") == house.small_garbage | house.large_garbage
     assert house.planned_keys("disk2") == house.all_garbage
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -60,7 +61,7 @@ def expected_missing(rows: Sequence[Row], absent: Collection[str], broken: set[O
     """Count by brute force, in rows of `live_files`."""
     lost = [row for row in rows if row["must_exist"] and row["key"] in absent]
     lost = [row for row in lost if not broken & {Owner(HISTORY, None), Owner(HISTORY, row["table_uuid"])}]
-    owners = frozenset(Owner(HISTORY, row["table_uuid"]) for row in lost)
+    owners = Counter(Owner(HISTORY, row["table_uuid"]) for row in lost)
     names = sorted({row["key"] for row in lost})
     return MissingLiveFiles(len(names), tuple(names[:MAX_SAMPLES]), owners)
 
@@ -111,13 +112,13 @@ def publish_lakes(spark: SparkSession, root: Path, *live: Sequence[str]) -> Live
 def test_missing_file_of_two_lakes_is_counted_once_for_both(spark: SparkSession, tmp_path: Path) -> None:
     keys = publish_lakes(spark, tmp_path, ["both", "first", "listed"], ["both", "second"])
     missing = count_in(keys, ["both", "first", "listed", "second"], ["listed"])
-    assert missing == MissingLiveFiles(3, ("both", "first", "second"), frozenset({Owner("a", None), Owner("b", None)}))
+    assert missing == MissingLiveFiles(3, ("both", "first", "second"), {Owner("a", None): 2, Owner("b", None): 2})
 
 
 def test_file_purged_by_lifecycle_rule_is_missing_only_for_other_lakes(spark: SparkSession, tmp_path: Path) -> None:
     keys = publish_lakes(spark, tmp_path, ["both", "first"], ["both"])
     missing = count_in(keys, ["both", "first"], [], purged={("both", "a"), ("first", "a")})
-    assert missing == MissingLiveFiles(1, ("both",), frozenset({Owner("b", None)}))
+    assert missing == MissingLiveFiles(1, ("both",), {Owner("b", None): 1})
 
 
 def test_plan_does_not_change_if_missing_files_are_counted_by_hash(

@@ -11,12 +11,34 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from gc_assets.core.claims import Owner
+from gc_assets.core.plan import LiveCount
 from gc_assets.engine.tables import frame_from_arrow
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.kinds import KINDS
 from gc_assets.stages.sweep.sweep_checks import MissingLiveFiles, find_other_names, find_unlisted
 
 pytestmark = pytest.mark.spark
+A1, A2, B = Owner("a", "t1"), Owner("a", "t2"), Owner("b", None)
+
+
+@pytest.mark.parametrize(
+    "missing, selected",
+    [
+        ({A1: 1}, {A1}),
+        ({A1: 1, A2: 1}, {Owner("a", None)}),
+        ({A1: 1, B: 1}, {A1, B}),
+        ({A1: 10, A2: 1}, {Owner("a", None)}),
+        ({A1: 1, B: 100}, {Owner("a", None), B}),
+    ],
+)
+def test_lake_is_selected_as_a_whole_if_too_many_of_its_files_are_missing(missing: dict[Owner, int], selected: set[Owner]) -> None:
+    live = LiveCount(50_000, {"a": 1_000, "b": 49_000})
+    assert MissingLiveFiles(sum(missing.values()), owners=missing).select_owners(live) == selected
+
+
+def test_small_lake_is_selected_in_large_storage() -> None:
+    live = LiveCount(50_000, {"a": 5, "b": 49_995})
+    assert MissingLiveFiles(1, owners={A1: 1}).select_owners(live) == {Owner("a", None)}
 
 
 @dataclass(frozen=True)
@@ -57,7 +79,6 @@ def test_missing_file_is_counted_once_with_all_tables_that_need_it(spark: SparkS
     )
     look_ups = RecordedLookUps(frozenset({"there"}), tmp_path / "log")
     missing = find_unlisted(keys, frame(key=["listed"]), frame(key=["moved"]), frame(key=["ruled"], lake=["a"]), look_ups)
-    assert missing == MissingLiveFiles(
-        3, ("mine", "ruled", "shared"), frozenset({Owner("a", "t1"), Owner("b", None), Owner("b", "t2"), Owner("b", "t5")})
-    )
+    owners = {Owner("a", "t1"): 2, Owner("b", None): 1, Owner("b", "t2"): 1, Owner("b", "t5"): 1}
+    assert missing == MissingLiveFiles(3, ("mine", "ruled", "shared"), owners)
     assert set(look_ups.log.read_text().split()) == {"shared", "mine", "ruled", "there"}
