@@ -43,7 +43,7 @@ from gc_assets.stages.delete.execute_rows import (
 )
 from gc_assets.stages.delete.expire import end_edits, expire_lakes
 from gc_assets.stages.delete.revalidate import REFUSED
-from gc_assets.stages.delete.uploads import abort_uploads, end_uploads
+from gc_assets.stages.delete.uploads import UploadExecution
 from gc_assets.stages.delete.verification import PlanRows, VerificationMark, verification_context
 from gc_assets.stages.mark.snapshot_history import snapshot_history
 from gc_assets.stages.records.fencing_tokens import quarantine_renewed_at
@@ -278,20 +278,11 @@ class PlanExecution:
 
     def abort(self, mark: VerificationMark) -> None:
         """Abort the plan's multipart uploads. This always runs in this process."""
-        self._record_uploads(self._abort_uploads(mark))
+        execution = self._upload_execution()
+        self._record_uploads(execution.abort(mark.revalidation, mark.foreign, mark.unreadable, only_interrupted=self.only_interrupted))
 
-    def _abort_uploads(self, mark: VerificationMark) -> pa.RecordBatch:
-        return abort_uploads(
-            self.context,
-            self.plan,
-            mark.revalidation,
-            mark.foreign,
-            mark.unreadable,
-            self.log,
-            self.lease,
-            self.run.run_id,
-            only_interrupted=self.only_interrupted,
-        )
+    def _upload_execution(self) -> UploadExecution:
+        return UploadExecution(self.context, self.plan, self.log, self.lease, self.run.run_id)
 
     def _record_uploads(self, rows: pa.RecordBatch) -> None:
         written = write_rows(pa.Table.from_batches([rows]), DELETION_LOG, self.run, self.context.state.files, totals_by=["outcome"])
@@ -311,7 +302,7 @@ class PlanExecution:
                 counts = end_edits(self.context, self.plan, self.lease)
                 self.by_outcome |= {(EXPIRE, verdict): Totals(count) for verdict, count in counts.items()}
             elif phase == ABORT:
-                self._record_uploads(end_uploads(self.context, self.plan, self.log, self.lease, self.run.run_id))
+                self._record_uploads(self._upload_execution().end())
             else:
                 needed, refused = (OUT_OF_DATE, None) if phase == RESTORE else (None, OUT_OF_DATE)
                 values = {"needed": needed, "in_use": False, "retry": False, "in_quarantine": True, REFUSED: refused}

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from gc_assets.core import gates
 from gc_assets.core.errors import GcError
@@ -68,7 +68,7 @@ from gc_assets.stages.records.plans import index_summary, used_plan_ids
 from gc_assets.stages.sweep.link_aliases import planned_by_alias
 from gc_assets.stages.sweep.listings import Listing
 from gc_assets.stages.sweep.live_filter import live_count
-from gc_assets.stages.sweep.tail_matches import planned_by_unknown_address
+from gc_assets.stages.sweep.tail_matches import TailMatches, planned_by_unknown_address
 from gc_assets.state.files import Files
 from gc_assets.state.journal import PublishedTable, TableRun
 from gc_assets.state.parts import read_parts
@@ -79,7 +79,6 @@ from gc_assets.state.side_tables import (
     EXPIRY_SIDE,
     HELD_SIDE,
     LEFT_OUT_SIDES,
-    UPLOADS,
     UPLOADS_SIDE,
     WAITING_SIDE,
 )
@@ -105,9 +104,7 @@ def deletion_plan(spark: SparkSession, context: RunContext, storage_name: str) -
     the rows.
     """
     open_plans = close_outdated_plans(spark, context, storage_name)
-    if not Listing.of(context, storage_name).is_earlier:  # otherwise nothing is purged
-        with suppress(GcError, OSError):  # if this user may not read the counter, the next apply compares it
-            note_unknown_leases(context, storage_name, context.store(storage_name))
+    _note_unknown_leases(context, storage_name)
     state, inputs = context.state, PlanInputs.of(context, storage_name)
     run = start_run(context, storage_name, DELETION_PLAN)
     log_activity(f"{count_of(inputs.orphans.receipt.rows, 'orphan file')}")
@@ -120,28 +117,11 @@ def deletion_plan(spark: SparkSession, context: RunContext, storage_name: str) -
     rows, deferred = plan_rows(session, inputs, run, expiry, log, foreign.prefixes)
     totals_by = ["action", "reason", "after_expiry", "kind"]
     written = write_routed(rows, DELETION_PLAN, run, state, totals_by, [WAITING_SIDE, HELD_SIDE, *LEFT_OUT_SIDES])
-    parts = written.paths(run)
-    aliases = planned_by_alias(
-        spark, context, storage_name, inputs.live, lambda: read_paths(spark, state.files, DELETION_PLAN.schema, parts)
-    )
-    unknown = planned_by_unknown_address(
-        spark,
-        context,
-        storage_name,
-        inputs.live,
-        written.rows,
-        lambda chosen: read_paths(chosen, state.files, DELETION_PLAN.schema, parts),
-    )
-    cutoff = inputs.orphans.summary(OrphanFilesSummary).grace_cutoff
+    aliases, unknown = _find_other_addresses(spark, inputs, run, written)
     check_foreign = partial(ForeignRows.of_uploads, session, context, storage_name, [*inputs.refs, *inputs.live], inputs.live)
-    uploads, later = UPLOADS.empty_table(), 0
-    if not inputs.listing.is_earlier:  # unfinished uploads are listed too
-        uploads, later = find_old_uploads(
-            context, storage_name, cutoff, inputs.clock_lead, inputs.refs, inputs.live, inputs.unreadable, foreign, check_foreign
-        )
+    uploads, later = find_old_uploads(inputs, inputs.orphans.summary(OrphanFilesSummary).grace_cutoff, foreign, check_foreign)
     files_left_out, expired = sum_left_out(inputs, written, run, foreign)
     waiting = sum_files(deferred)
-    left_out = (*of_others, *excluded.values(), *files_left_out, *describe_unlisted(inputs, waiting))
     content = PlanContent(
         written,
         expiry,
@@ -150,19 +130,38 @@ def deletion_plan(spark: SparkSession, context: RunContext, storage_name: str) -
         upload_totals(uploads, later),
         waiting if inputs.blocks_purges else Amount(),
         foreign,
-        left_out,
+        (*of_others, *excluded.values(), *files_left_out, *describe_unlisted(inputs, waiting)),
         expired,
         tuple(open_plans),
         *_explain_drop(spark, inputs),
     )
-    header = build_header(inputs, content)
+    header = _reuse_header(context, storage_name, build_header(inputs, content))
     aborted = {UPLOADS_SIDE: tuple(write_parts(uploads, run, state.files, UPLOADS_SIDE))} if uploads.num_rows else {}
     written = replace(written, side={**written.side, **expiry.side, **aborted})
-    header = _reuse_header(context, storage_name, header)
     state.files.replace(f"{run.path}/{HEADER}", header.model_dump_json(indent=1).encode())
     generation = next_generation(context, storage_name)
     summary = DeletionPlanSummary(plan_id=header.plan_id, header=header, generation=generation)
     return publish(state, run, written, context.clock, inputs=inputs.tables, summary=summary, unsafe=context.unsafe)
+
+
+def _note_unknown_leases(context: RunContext, storage_name: str) -> None:
+    """Record leases that the state does not contain, unless the plan will purge nothing."""
+    if not Listing.of(context, storage_name).is_earlier:
+        with suppress(GcError, OSError):  # if this user may not read the counter, the next apply compares it
+            note_unknown_leases(context, storage_name, context.store(storage_name))
+
+
+def _find_other_addresses(spark: SparkSession, inputs: PlanInputs, run: TableRun, written: WrittenParts) -> tuple[list[str], TailMatches]:
+    """Find planned files that are live under another address, and those that may be live under an
+    unknown one.
+    """
+    context, storage, parts = inputs.context, inputs.storage, written.paths(run)
+
+    def read(session: SparkSession) -> DataFrame:
+        return read_paths(session, context.state.files, DELETION_PLAN.schema, parts)
+
+    aliases = planned_by_alias(spark, context, storage, inputs.live, lambda: read(spark))
+    return aliases, planned_by_unknown_address(spark, context, storage, inputs.live, written.rows, read)
 
 
 def _explain_drop(spark: SparkSession, inputs: PlanInputs) -> tuple[ExpiredSince, tuple[str, ...]]:

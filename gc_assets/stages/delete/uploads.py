@@ -12,7 +12,7 @@ import functools
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final
 
 import pyarrow as pa
@@ -21,12 +21,13 @@ import pyarrow.compute as pc
 from gc_assets.core.errors import StateError, StoreError
 from gc_assets.core.hashing import digest
 from gc_assets.core.phases import ABORT, CHANGED, DENIED
-from gc_assets.core.plan import PlanHeader, Unreadable, Uploads
+from gc_assets.core.plan import Unreadable, Uploads
 from gc_assets.engine.progress import log_activity, track
 from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.delete.execute_rows import OUT_OF_DATE, OnlyInterrupted
 from gc_assets.stages.delete.foreign_evidence import ForeignEvidence
 from gc_assets.stages.delete.foreign_rows import ForeignRows
+from gc_assets.stages.delete.plan_inputs import PlanInputs
 from gc_assets.stages.delete.revalidate import REFUSED, Revalidation
 from gc_assets.stages.records.denials import denied_uploads
 from gc_assets.stages.records.plans import StoredPlan
@@ -46,40 +47,32 @@ _log: Final = logging.getLogger(__name__)
 
 
 def find_old_uploads(
-    context: RunContext,
-    storage_name: str,
-    cutoff: datetime,
-    lead: timedelta,
-    refs: list[PublishedTable],
-    live: list[PublishedTable],
-    unreadable: Sequence[Unreadable],
-    foreign: ForeignEvidence,
-    check_foreign: Callable[[pa.Table], ForeignRows] | None = None,
+    inputs: PlanInputs, cutoff: datetime, foreign: ForeignEvidence, check_foreign: Callable[[pa.Table], ForeignRows] | None = None
 ) -> tuple[pa.Table, int]:
     """Find the uploads that this run's plan should abort.
 
-    If the store fails to list its uploads, a warning is logged and none are planned.
+    If the store fails to list its uploads, a warning is logged and none are planned. If the run
+    refers to an earlier listing, none are planned either.
 
     Args:
-        lead: How far the host's clock is ahead of the storage's (`find_clock_lead`).
-        refs: `lake_refs` of all lakes.
-        live: `live_files` of all lakes.
+        cutoff: Uploads whose writer was active after this time are not planned.
         foreign: Foreign metadata, whose tables may have started the uploads under its prefixes.
         check_foreign: Prepares the check for uploads that may be foreign.
 
     Returns:
         The uploads with the columns `UPLOADS`, and how many more are left for a later plan.
     """
-    nothing = UPLOADS.empty_table(), 0
-    if any(item.blocks_purges for item in unreadable) or not context.storage(storage_name).abort_uploads:
+    nothing, context, storage_name = (UPLOADS.empty_table(), 0), inputs.context, inputs.storage
+    if inputs.listing.is_earlier or inputs.blocks_purges or not context.storage(storage_name).abort_uploads:
         return nothing
     store = context.store(storage_name)
-    claims = functools.cache(lambda: claims_of(context, storage_name, [*refs, *live]))
+    claims = functools.cache(lambda: claims_of(context, storage_name, [*inputs.refs, *inputs.live]))
     try:
         found = store.find_old_uploads(cutoff, lambda key: claims().owner_of(key) is not None, MAX_PLANNED)
         if not found.uploads:
             return nothing
-        revalidation = _apply_store_clock(Revalidation(claims(), Ages.of(context, cutoff, refs, lead), store), context, storage_name)
+        ages = Ages.of(context, cutoff, inputs.refs, inputs.clock_lead)
+        revalidation = _apply_store_clock(Revalidation(claims(), ages, store), context, storage_name)
     except (OSError, StoreError) as error:
         _log.warning("%s: no unfinished upload is planned: %s", storage_name, getattr(error, "strerror", None) or error)
         return nothing
@@ -119,69 +112,63 @@ def approved_uploads(state: State, plan: StoredPlan) -> pa.Table:
     return rows
 
 
-def abort_uploads(
-    context: RunContext,
-    plan: StoredPlan,
-    revalidation: Revalidation,
-    foreign: ForeignEvidence,
-    unreadable: Sequence[Unreadable],
-    log: WriteAheadLog,
-    lease: Lease,
-    run_id: str,
-    *,
-    only_interrupted: bool,
-) -> pa.RecordBatch:
-    """Abort the plan's uploads and return their outcomes as rows of `deletion_log`.
+@dataclass(frozen=True, slots=True)
+class UploadExecution:
+    """Ends the uploads of a plan for one run of an apply. It returns rows of `deletion_log`.
 
-    Args:
-        revalidation: The checks of the verification mark.
-        foreign: Foreign metadata that the newest sweeps found.
-        unreadable: Tables that the verification mark could not read.
-
-    Raises:
-        LeaseLost: If the lease is lost.
+    Attributes:
+        run_id: The run of `deletion_log` that the outcomes belong to.
     """
-    header, rows = plan.header, approved_uploads(context.state, plan)
-    log_activity(f"abort: {header.uploads}")
-    refused = _find_refused(_apply_store_clock(revalidation, context, header.storage), foreign, rows).to_pylist()
-    planned = [PlannedAction(row["key"], ABORT, row["size_bytes"], row["etag"], row["upload_id"]) for row in rows.to_pylist()]
-    skipped = {row.action_key: Result(DENIED, why, replan=True) for row, why in zip(planned, refused, strict=True) if why}
-    if blocking := [item for item in unreadable if item.blocks_purges]:
-        names = ", ".join(item.name for item in blocking[:3])
-        skipped = {row.action_key: Result(CHANGED, f"{names} cannot be read, so the upload is deferred") for row in planned}
-    return _execute_uploads(context, header, planned, skipped, log, lease, run_id, only_interrupted=only_interrupted)
+
+    context: RunContext
+    plan: StoredPlan
+    log: WriteAheadLog
+    lease: Lease
+    run_id: str
+
+    def abort(
+        self, revalidation: Revalidation, foreign: ForeignEvidence, unreadable: Sequence[Unreadable], *, only_interrupted: bool
+    ) -> pa.RecordBatch:
+        """Abort the plan's uploads and return their outcomes.
+
+        Args:
+            revalidation: The checks of the verification mark.
+            foreign: Foreign metadata that the newest sweeps found.
+            unreadable: Tables that the verification mark could not read.
+
+        Raises:
+            LeaseLost: If the lease is lost.
+        """
+        header, rows = self.plan.header, approved_uploads(self.context.state, self.plan)
+        log_activity(f"abort: {header.uploads}")
+        refused = _find_refused(_apply_store_clock(revalidation, self.context, header.storage), foreign, rows).to_pylist()
+        planned = _abort_actions(rows)
+        skipped = {row.action_key: Result(DENIED, why, replan=True) for row, why in zip(planned, refused, strict=True) if why}
+        if blocking := [item for item in unreadable if item.blocks_purges]:
+            names = ", ".join(item.name for item in blocking[:3])
+            skipped = {row.action_key: Result(CHANGED, f"{names} cannot be read, so the upload is deferred") for row in planned}
+        return self._execute(planned, skipped, only_interrupted=only_interrupted)
+
+    def end(self) -> pa.RecordBatch:
+        """Return an outcome for each planned upload, but abort no more of them.
+
+        An upload in an interrupted batch may have been aborted already, so it is looked up.
+        """
+        planned = _abort_actions(approved_uploads(self.context.state, self.plan))
+        skipped = {row.action_key: Result(DENIED, OUT_OF_DATE, replan=True) for row in planned}
+        return self._execute(planned, skipped, only_interrupted=True)
+
+    def _execute(self, planned: list[PlannedAction], skipped: Mapping[ActionKey, Result], *, only_interrupted: bool) -> pa.RecordBatch:
+        header, clock = self.plan.header, self.context.clock
+        actor = _SkipRefused(self.context.store(header.storage).upload_aborter(), skipped)
+        planned = sorted(planned, key=lambda row: share_of(row.key, self.log.shares))
+        outcomes = execute(planned, OnlyInterrupted(actor) if only_interrupted else actor, self.log, self.lease, clock)
+        counted = track(outcomes, "uploads", len(planned))
+        return to_deletion_log(counted, header.plan_id, None, self.run_id, rehearsal=clock.is_rehearsal)
 
 
-def end_uploads(context: RunContext, plan: StoredPlan, log: WriteAheadLog, lease: Lease, run_id: str) -> pa.RecordBatch:
-    """Record an outcome for each planned upload, but abort no more of them.
-
-    An upload in an interrupted batch may have been aborted already, so it is looked up.
-
-    Returns:
-        The outcomes as rows of `deletion_log`.
-    """
-    rows = approved_uploads(context.state, plan).to_pylist()
-    planned = [PlannedAction(row["key"], ABORT, row["size_bytes"], row["etag"], row["upload_id"]) for row in rows]
-    skipped = {row.action_key: Result(DENIED, OUT_OF_DATE, replan=True) for row in planned}
-    return _execute_uploads(context, plan.header, planned, skipped, log, lease, run_id, only_interrupted=True)
-
-
-def _execute_uploads(
-    context: RunContext,
-    header: PlanHeader,
-    planned: list[PlannedAction],
-    skipped: Mapping[ActionKey, Result],
-    log: WriteAheadLog,
-    lease: Lease,
-    run_id: str,
-    *,
-    only_interrupted: bool,
-) -> pa.RecordBatch:
-    actor = _SkipRefused(context.store(header.storage).upload_aborter(), skipped)
-    planned = sorted(planned, key=lambda row: share_of(row.key, log.shares))
-    outcomes = execute(planned, OnlyInterrupted(actor) if only_interrupted else actor, log, lease, context.clock)
-    counted = track(outcomes, "uploads", len(planned))
-    return to_deletion_log(counted, header.plan_id, None, run_id, rehearsal=context.clock.is_rehearsal)
+def _abort_actions(uploads: pa.Table) -> list[PlannedAction]:
+    return [PlannedAction(row["key"], ABORT, row["size_bytes"], row["etag"], row["upload_id"]) for row in uploads.to_pylist()]
 
 
 def _apply_store_clock(revalidation: Revalidation, context: RunContext, storage_name: str) -> Revalidation:

@@ -24,8 +24,9 @@ from gc_assets.engine.tables import publish, write_rows
 from gc_assets.report.load import load_report
 from gc_assets.report.page import render
 from gc_assets.stages.delete.foreign_evidence import ForeignEvidence
+from gc_assets.stages.delete.plan_inputs import PlanInputs
 from gc_assets.stages.delete.revalidate import Revalidation
-from gc_assets.stages.delete.uploads import abort_uploads, find_old_uploads, planned_uploads, upload_totals
+from gc_assets.stages.delete.uploads import UploadExecution, find_old_uploads, planned_uploads, upload_totals
 from gc_assets.stages.read.explain import explain
 from gc_assets.stages.read.reversibility import describe_reversibility
 from gc_assets.stages.records.ledger import read_quarantine
@@ -70,9 +71,9 @@ class UploadStory:
     def find_uploads(self, **options: Any) -> tuple[set[str], int]:
         """Return the uploads that a new plan would contain, and the number left for later plans."""
         context = replace(self.house.run_context(), clock=options.get("clock", self.house.clock))
-        refs, live = [context.table(LAKE_REFS, "sales")], [context.table(LIVE_FILES, "sales")]
-        cutoff, unreadable = options.get("cutoff", self.header.grace_cutoff), options.get("unreadable", ())
-        rows, later = find_old_uploads(context, STORAGE, cutoff, timedelta(), refs, live, unreadable, ForeignEvidence(0, ()))
+        cutoff, unreadable = options.get("cutoff", self.header.grace_cutoff), tuple(options.get("unreadable", ()))
+        inputs = replace(PlanInputs.of(context, STORAGE), unreadable=unreadable)
+        rows, later = find_old_uploads(inputs, cutoff, ForeignEvidence(0, ()))
         return {key.removeprefix(DATA) for key in rows.column("key").to_pylist()}, later
 
     def forge_plan(self, *rows: dict[str, Any], **changes: Any) -> PlanHeader:
@@ -167,7 +168,8 @@ def test_no_upload_is_aborted_for_unreadable_table_or_outdated_plan(story: Uploa
     with hold_lease(lease):
         for unreadable, only_interrupted, outcome, reason in cases:
             log = open_log(Files(str(tmp_path)), outcome, story.header.plan_id, len(GARBAGE_NAMES))
-            rows = abort_uploads(context, plan, revalidation, nothing, unreadable, log, lease, "run", only_interrupted=only_interrupted)
+            execution = UploadExecution(context, plan, log, lease, "run")
+            rows = execution.abort(revalidation, nothing, unreadable, only_interrupted=only_interrupted)
             assert rows.column("outcome").to_pylist() == [outcome] * len(GARBAGE_NAMES)
             assert all(reason in error for error in rows.column("error").to_pylist())
     assert len(story.list_keys()) == len(story.uploads)
