@@ -65,18 +65,7 @@ _OF_SUSPECT: Final = ("key", "lake", "last_modified", "claimed_by")
 _ANY_NAME: Final = "3f1c9a7e5b"
 
 
-def foreign_metadata(
-    suspects: DataFrame,
-    storage_name: str,
-    resolver: KeyResolver,
-    objects: Objects,
-    known_tables: Mapping[str, KnownTable],
-    dead: Sequence[DeadTable] = (),
-    own_directories: Mapping[str, bool | None] | None = None,
-    protected: str | None = None,
-    settled: datetime | None = None,
-    former_views: Mapping[str, datetime] | None = None,
-) -> DataFrame:
+def foreign_metadata(suspects: DataFrame, classifier: MetadataClassifier) -> DataFrame:
     """Find suspects that are metadata of unconfigured tables, with reasons (rows of `FOREIGN`).
 
     Rows without a reason are metadata of former views or known tables. For known tables, they
@@ -86,8 +75,8 @@ def foreign_metadata(
     claim contains the file, if any.
 
     `is_junk` marks files that have names of metadata but cannot be read as metadata, one per
-    directory. In `own_directories`, a fragment of a metadata file is skipped, because it is left
-    over from a failed write.
+    directory. In the classifier's `own_directories`, a fragment of a metadata file is skipped,
+    because it is left over from a failed write.
 
     If a metadata file contains a newer snapshot than the configured catalogs (`is_newer`), the
     catalog is a copy, or its writers have moved to another catalog. While the table is in use, this
@@ -96,32 +85,7 @@ def foreign_metadata(
     Args:
         suspects: Objects whose names match `suspect_pattern`, with the columns key, last_modified,
             is_old, lake and table_uuid.
-        known_tables: The tables of the configured catalogs, by table uuid.
-        dead: Tables that users accepted as dead. They are not foreign at the accepted location,
-            unless they were written to afterwards.
-        own_directories: Directories with the live metadata of tables that this run read, each with
-            its lake's setting `collects_failed_creations`. If the setting is True, the first
-            metadata of an unknown table without snapshots is garbage. If it is False, the reason
-            mentions the setting.
-        protected: Regular expression for protected keys, or None. Metadata is not foreign if all
-            files in the locations of its table are protected.
-        settled: Time before which `known_tables` contains all commits. Younger metadata may belong
-            to a commit in progress, so its rows only contain the history before this time.
-        former_views: When runs first did not find views that their catalogs no longer list, by
-            uuid. Their earlier metadata is not foreign, unless a user accepted it as dead.
     """
-    classifier = MetadataClassifier(
-        storage_name,
-        resolver,
-        objects,
-        known_tables,
-        metadata_patterns(),
-        tuple(dead),
-        own_directories or {},
-        protected,
-        settled,
-        former_views or {},
-    )
     columns = "key", "last_modified", "is_old", "lake", F.col("table_uuid").alias("claimed_by")
     return map_arrow(suspects.select(*columns), classifier, FOREIGN)
 
@@ -169,6 +133,24 @@ class _Finding(NamedTuple):
 
 @dataclass(frozen=True)
 class MetadataClassifier:
+    """Decides which suspects are metadata of unconfigured tables (`foreign_metadata`).
+
+    Attributes:
+        known_tables: The tables of the configured catalogs, by table uuid.
+        dead: Tables that users accepted as dead. They are not foreign at the accepted location,
+            unless they were written to afterwards.
+        own_directories: Directories with the live metadata of tables that this run read, each with
+            its lake's setting `collects_failed_creations`. If the setting is True, the first
+            metadata of an unknown table without snapshots is garbage. If it is False, the reason
+            mentions the setting.
+        protected: Regular expression for protected keys, or None. Metadata is not foreign if all
+            files in the locations of its table are protected.
+        settled: Time before which `known_tables` contains all commits. Younger metadata may belong
+            to a commit in progress, so its rows only contain the history before this time.
+        former_views: When runs first did not find views that their catalogs no longer list, by
+            uuid. Their earlier metadata is not foreign, unless a user accepted it as dead.
+    """
+
     storage_name: str
     resolver: KeyResolver
     objects: Objects

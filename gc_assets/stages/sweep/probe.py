@@ -107,22 +107,15 @@ class Probe:
             rest = batch.filter(pa.array(np.logical_not(hits)))
             owned = with_owner(rest, self.claims)
             unowned = owned.filter(pc.is_null(owned.column("lake")))
-            if self.dropped.tables:
-                is_dropped = self._find_dropped(unowned)
-                count(DROPPED_WAITING, unowned.filter(is_dropped))
-                count(UNOWNED, unowned.filter(pc.invert(is_dropped)))
-            else:
-                count(UNOWNED, unowned)
+            for name, rows in self._split_unowned(unowned):
+                count(name, rows)
             metadata = unowned.filter(pc.match_substring_regex(unowned.column("key"), self.uncollected))
             unneeded += Totals(metadata.num_rows, pc.sum(metadata.column("size_bytes")).as_py() or 0)
             datasets.write(find_datasets(rest.column("key")))
             owned = owned.filter(pc.is_valid(owned.column("lake")))
             # Suspects are selected before `protect` is applied, because data files of a foreign
             # table may be candidates although its metadata is protected.
-            is_suspect = pc.match_substring_regex(owned.column("key"), self.suspect)
-            if self.claims.names:  # metadata under a metadata claim belongs to the lake
-                is_suspect = pc.and_not(is_suspect, self.claims.is_by_name(owned.column("key")))
-            suspects.write(owned.filter(is_suspect).select(CANDIDATES.names))
+            suspects.write(owned.filter(self._find_suspects(owned.column("key"))).select(CANDIDATES.names))
             if self.protected is not None:
                 is_protected = pc.match_substring_regex(owned.column("key"), self.protected)
                 count(PROTECTED, owned.filter(is_protected))
@@ -152,6 +145,20 @@ class Probe:
         return pa.RecordBatch.from_arrays(
             [pa.array(xxhash64(rows.column("key"))), rows.column("last_modified").cast(pa.int64())], schema=ADOPTABLE
         )
+
+    def _split_unowned(self, unowned: pa.RecordBatch) -> list[tuple[str, pa.RecordBatch]]:
+        """Separate the waiting files of dropped tables from other files without an owner."""
+        if not self.dropped.tables:
+            return [(UNOWNED, unowned)]
+        is_dropped = self._find_dropped(unowned)
+        return [(DROPPED_WAITING, unowned.filter(is_dropped)), (UNOWNED, unowned.filter(pc.invert(is_dropped)))]
+
+    def _find_suspects(self, keys: pa.Array) -> pa.Array:
+        """Return a mask of the keys that look like another table's metadata."""
+        is_suspect = pc.match_substring_regex(keys, self.suspect)
+        if self.claims.names:  # metadata under a metadata claim belongs to the lake
+            is_suspect = pc.and_not(is_suspect, self.claims.is_by_name(keys))
+        return is_suspect
 
     def _find_dropped(self, unowned: pa.RecordBatch) -> pa.Array:
         """Return a mask of the files under the claims of dropped tables."""

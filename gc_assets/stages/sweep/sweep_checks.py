@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 import pyarrow as pa
@@ -49,7 +49,14 @@ from gc_assets.stages.sweep.claims import places_of
 from gc_assets.stages.sweep.dropped_tables import NO_DROPPED_TABLES, SPLIT_SUSPECTS, DroppedTables, SuspectSplit, add_dropped
 from gc_assets.stages.sweep.exact_comparison import find_twins
 from gc_assets.stages.sweep.foreign_files import protected_keys
-from gc_assets.stages.sweep.foreign_metadata import FOREIGN, StoragePrefix, directory_of, foreign_metadata, metadata_patterns
+from gc_assets.stages.sweep.foreign_metadata import (
+    FOREIGN,
+    MetadataClassifier,
+    StoragePrefix,
+    directory_of,
+    foreign_metadata,
+    metadata_patterns,
+)
 from gc_assets.stages.sweep.former_views import NO_FORMER_VIEWS, FormerViews
 from gc_assets.stages.sweep.known_tables import NEVER_NEWER, known_tables
 from gc_assets.stages.sweep.metadata_lineage import find_foreign_lineages, find_settled_time, remove_former
@@ -425,45 +432,83 @@ def find_foreign_metadata(
         spark = choose_session(spark, sum(graph.rows for graph in graphs), sum(len(graph.paths()) for graph in graphs))
     frame = read_paths(spark, context.state.files, CANDIDATES, suspects).withColumn("is_old", F.col("last_modified") < F.lit(cutoff))
     frame = frame.join(_named_by_commits(spark, context, storage_name), "key", "left_anti")
-    known, dead = add_dropped(known_tables(context), dropped), dead_tables(context, storage_name)
     settings = {lake.name: lake.collects_failed_creations for lake in context.config.lakes}
     own = [(directory, settings[lake]) for lake in settings for directory in _metadata_directories(context, storage_name, lake)]
-    protected, waiting = protected_keys(context, storage_name), dict[str, str]()
-    arguments = storage_name, context.resolver(), context.objects(), known, dead
-    unreadable, settled = {uuid for uuid, item in known.items() if item == NEVER_NEWER}, find_settled_time(context)
-    former = {item.table.table_uuid: [item.table.metadata_location] for item in dropped.tables if item.table.metadata_location is not None}
-
-    missed, of_views, kept, notes = views.list_times(), dict[str, str](), set[StoragePrefix](), tuple[str, ...]()
-
-    def find(suspects: DataFrame, directories: Mapping[str, bool | None]) -> list[Mapping[str, Any]]:
-        rows = collect_arrow(foreign_metadata(suspects, *arguments, directories, protected, settled, missed), FOREIGN).to_pylist()
-        rows, of_former = remove_former(context, storage_name, rows)
-        kept.update(of_former)
-        of_views.update((row["key"], row["table_uuid"]) for row in rows if row["is_former_view"])
-        of_tables = (row for row in rows if row["reason"] is None and not row["is_former_view"])
-        reasons = find_foreign_lineages(context, storage_name, of_tables, former, unreadable)
-        found: list[Mapping[str, Any]] = [{**row, "reason": row["reason"] or reasons.get(row["key"])} for row in rows]
-        return sorted((row for row in found if row["reason"] is not None), key=lambda row: str(row["key"]))
-
+    search = _SuspectSearch.of(context, storage_name, dropped, views)
+    waiting, notes = dict[str, str](), tuple[str, ...]()
     if dropped.claims:
         split = map_arrow(frame, SuspectSplit(dropped.prefixes), SPLIT_SUSPECTS)
         inside, frame = split.filter("dropped_prefix is not null"), split.filter("dropped_prefix is null")
         of_dropped = [(directory, settings.get(lake)) for lake, directory in dropped.metadata_directories(context, storage_name)]
-        inner = find(inside, _merge_settings([*own, *of_dropped]))
+        inner = search.find(inside, _merge_settings([*own, *of_dropped]))
         waiting = dropped.explain_foreign([(row["key"], row["reason"]) for row in inner])
         named = {StoragePrefix(**item): row for row in reversed(inner) for item in row["prefixes"]}
-        kept.update(named)
+        search.kept.update(named)
         notes = _describe_named(context, {place: row for place, row in named.items() if not dropped.contains(storage_name, place)})
-    rows = find(frame, _merge_settings(own))
+    rows = search.find(frame, _merge_settings(own))
     junk = {row["key"]: row["reason"] for row in rows if row["is_junk"]} if len(rows) < MAX_NAMED else {}
     foreign = [row for row in rows if row["key"] not in junk]
     messages = [f"{row['key']}: {row['reason']}" for row in foreign]
     lakes = frozenset(row["lake"] for row in foreign)
-    prefixes = kept.union(StoragePrefix(**item) for row in foreign for item in row["prefixes"])
+    prefixes = search.kept.union(StoragePrefix(**item) for row in foreign for item in row["prefixes"])
     storages = frozenset(item["storage"] for row in foreign for item in row["prefixes"]) - {storage_name}
     owners = {Owner(row["lake"], row["claimed_by"]): row["key"] for row in reversed(rows) if row["key"] in junk and row["claimed_by"]}
     prefixes |= _find_other_claims(context, storage_name, {Owner(row["lake"], row["claimed_by"]) for row in foreign if row["claimed_by"]})
-    return ForeignMetadata(messages, junk, waiting, lakes, storages, replace(views, files=of_views), owners, frozenset(prefixes), notes)
+    views = replace(views, files=search.of_views)
+    return ForeignMetadata(messages, junk, waiting, lakes, storages, views, owners, frozenset(prefixes), notes)
+
+
+@dataclass(frozen=True, slots=True)
+class _SuspectSearch:
+    """Finds foreign metadata among suspects.
+
+    Attributes:
+        former: Addresses of dropped tables' newest known metadata, by uuid.
+        unreadable: Uuids of unreadable tables.
+        of_views: Collects the metadata of former views, with their uuids.
+        kept: Collects the prefixes of removed former metadata that must be kept.
+    """
+
+    context: RunContext
+    storage: str
+    classifier: MetadataClassifier
+    former: Mapping[str, Sequence[str]]
+    unreadable: Collection[str]
+    of_views: dict[str, str] = field(default_factory=dict[str, str])
+    kept: set[StoragePrefix] = field(default_factory=set[StoragePrefix])
+
+    @classmethod
+    def of(cls, context: RunContext, storage_name: str, dropped: DroppedTables, views: FormerViews) -> Self:
+        known = add_dropped(known_tables(context), dropped)
+        classifier = MetadataClassifier(
+            storage_name,
+            context.resolver(),
+            context.objects(),
+            known,
+            metadata_patterns(),
+            tuple(dead_tables(context, storage_name)),
+            protected=protected_keys(context, storage_name),
+            settled=find_settled_time(context),
+            former_views=views.list_times(),
+        )
+        tables = [item.table for item in dropped.tables]
+        former = {table.table_uuid: [table.metadata_location] for table in tables if table.metadata_location is not None}
+        return cls(context, storage_name, classifier, former, {uuid for uuid, item in known.items() if item == NEVER_NEWER})
+
+    def find(self, suspects: DataFrame, directories: Mapping[str, bool | None]) -> list[Mapping[str, Any]]:
+        """Return the foreign metadata in order of its keys (columns `FOREIGN`).
+
+        Args:
+            directories: See `MetadataClassifier.own_directories`.
+        """
+        classified = foreign_metadata(suspects, replace(self.classifier, own_directories=directories))
+        rows, of_former = remove_former(self.context, self.storage, collect_arrow(classified, FOREIGN).to_pylist())
+        self.kept.update(of_former)
+        self.of_views.update((row["key"], row["table_uuid"]) for row in rows if row["is_former_view"])
+        of_tables = (row for row in rows if row["reason"] is None and not row["is_former_view"])
+        reasons = find_foreign_lineages(self.context, self.storage, of_tables, self.former, self.unreadable)
+        found: list[Mapping[str, Any]] = [{**row, "reason": row["reason"] or reasons.get(row["key"])} for row in rows]
+        return sorted((row for row in found if row["reason"] is not None), key=lambda row: str(row["key"]))
 
 
 def _describe_named(context: RunContext, named: Mapping[StoragePrefix, Mapping[str, Any]]) -> tuple[str, ...]:
