@@ -123,16 +123,7 @@ def plan_rows(
     # written since then are unknown.
     unknown = inputs.blocks_purges or inputs.listing.is_earlier or _is_unread_metadata_needed(spark, inputs.context, inputs.live)
     is_due = _is_due(inputs)
-    tables = [*inputs.refs, *inputs.live]
-    # This selects more copies than will be purged, but avoids a join with the live files.
-    old = copies.filter(_is_past_quarantine(inputs))
-    owned = map_arrow(
-        old.select("key", "etag", "source_plan_id"), _AddOwner(claims_with_dropped(inputs.context, inputs.storage, tables)), _OWNED_COPY
-    )
-    foreign = foreign_copies(spark, inputs.context, inputs.storage, tables, inputs.live, owned)
-    due = old.select("key", F.lit(PURGE).alias("action"), F.lit("").alias("reason"), "etag", "source_plan_id")
-    undue = find_undue_rows(lambda: due, inputs.context, inputs.storage, tables)
-    waiting = [found.select("key", "source_plan_id") for found in (foreign, undue) if found is not None]
+    waiting = _find_waiting(spark, inputs, copies)
     if waiting:
         columns = compared.columns
         known = reduce(DataFrame.unionByName, waiting).distinct().withColumn("_waits", F.lit(True))
@@ -142,6 +133,21 @@ def plan_rows(
     quarantined = route_missing(quarantined, missing)
     waits = inputs.blocks_purges or inputs.listing.is_earlier
     return orphans.unionByName(quarantined), compared.filter(is_due) if waits else None
+
+
+def _find_waiting(spark: SparkSession, inputs: PlanInputs, copies: DataFrame) -> list[DataFrame]:
+    """Find copies that are old enough to be purged, but have to wait (columns key, source_plan_id).
+
+    These are copies of foreign files, and copies that `find_undue_rows` defers.
+    """
+    context, storage, tables = inputs.context, inputs.storage, [*inputs.refs, *inputs.live]
+    # This selects more copies than will be purged, but avoids a join with the live files.
+    old = copies.filter(_is_past_quarantine(inputs))
+    owned = map_arrow(old.select("key", "etag", "source_plan_id"), _AddOwner(claims_with_dropped(context, storage, tables)), _OWNED_COPY)
+    foreign = foreign_copies(spark, context, storage, tables, inputs.live, owned)
+    due = old.select("key", F.lit(PURGE).alias("action"), F.lit("").alias("reason"), "etag", "source_plan_id")
+    undue = find_undue_rows(lambda: due, context, storage, tables)
+    return [found.select("key", "source_plan_id") for found in (foreign, undue) if found is not None]
 
 
 def _leave_out(rows: DataFrame, denied: DataFrame | None) -> DataFrame:

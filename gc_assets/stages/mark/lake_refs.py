@@ -95,25 +95,14 @@ def lake_refs(context: RunContext, lake_name: str) -> PublishedTable:
     """
     state = context.state
     frozen = context.find(LAKE_REFS, lake_name)
-    if frozen is not None and _is_current(context, lake_name, frozen):
-        prefixes = _read_prefixes(context, lake_name, frozen)
-        if _has_current_keys(context, frozen) and prefixes == frozen_prefixes(frozen):
-            return frozen
-        try:
-            return _resolve_again(context, lake_name, frozen, prefixes)
-        except (FormatError, StoreError):
-            if context.run_date != context.clock.today():
-                return _resolve_again(context, lake_name, frozen, prefixes, resolve_or_keep)
-            # A new freeze finds the tables that need the broken link.
+    if frozen is not None and _is_current(context, lake_name, frozen) and (current := _with_current_keys(context, lake_name, frozen)):
+        return current
     run = start_run(context, context.group(lake_name), LAKE_REFS)
     log_activity("reading refs")
     frozen_at = context.clock.now()
     lake, resolver, catalog = context.lake(lake_name), context.resolver(), locate_catalog(context, lake_name)
     refs, sides = _freeze(context, lake, resolver, frozen_at)
-    if locate_catalog(context, lake_name) != catalog:
-        raise LakeUnreadable(
-            f"lake {lake_name}: its refs cannot be read, because {catalog} was changed to another catalog while the run read it. Run again"
-        )
+    _require_same_catalog(context, lake_name, catalog)
     refuse_hidden(context, lake_name, lake, build_freeze(frozen_at, refs.refs))
     rows = pa.Table.from_pylist([_ref_row(ref) for ref in refs.refs], schema=LAKE_REFS.schema)
     summary = LakeRefsSummary(
@@ -134,10 +123,30 @@ def lake_refs(context: RunContext, lake_name: str) -> PublishedTable:
         repository=summarize_repository(refs, frozen_at),
         catalog=catalog,
         seen_at=date_sighting(context, lake_name, frozen_at),
+        resolved_as=resolver.settings_digest,
     )
     written = write_rows(rows, LAKE_REFS, run, state.files, sides)
-    summary = summary.model_copy(update={"resolved_as": resolver.settings_digest})
     return publish(state, run, written, context.clock, summary=summary, unsafe=context.unsafe)
+
+
+def _with_current_keys(context: RunContext, lake_name: str, frozen: PublishedTable) -> PublishedTable | None:
+    """Return the freeze with the current keys of its addresses, or None if a new one is needed."""
+    prefixes = _read_prefixes(context, lake_name, frozen)
+    if _has_current_keys(context, frozen) and prefixes == frozen_prefixes(frozen):
+        return frozen
+    try:
+        return _resolve_again(context, lake_name, frozen, prefixes)
+    except (FormatError, StoreError):
+        if context.run_date != context.clock.today():
+            return _resolve_again(context, lake_name, frozen, prefixes, resolve_or_keep)
+        return None  # a new freeze finds the tables that need the broken link
+
+
+def _require_same_catalog(context: RunContext, lake_name: str, catalog: str) -> None:
+    if locate_catalog(context, lake_name) != catalog:
+        raise LakeUnreadable(
+            f"lake {lake_name}: its refs cannot be read, because {catalog} was changed to another catalog while the run read it. Run again"
+        )
 
 
 def locate_catalog(context: RunContext, lake_name: str) -> str:

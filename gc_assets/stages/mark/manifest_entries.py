@@ -162,39 +162,31 @@ def manifest_entries(spark: SparkSession, context: RunContext, lake_name: str) -
     if cache.outdated:
         log_activity(f"resolving the addresses of {len(cache.outdated):,} cache segments again")
         resolved = resolve_segments(spark, outdated, resolver, state.files, run)
-    edges = (*segments.paths(EDGES_SIDE), *resolved.paths(run, EDGES_SIDE))
-    rewritten = tuple(_rewritten_paths(context))
-    named_prefixes = frozen_prefixes(inputs[LAKE_REFS.name])
-    locations = (*segments.paths(LOCATIONS_SIDE), *resolved.paths(run, LOCATIONS_SIDE)) if named_prefixes is not None else ()
     level = _Level(
         known=[*segments.paths(CONTAINERS_SIDE), *resolved.paths(run, CONTAINERS_SIDE)],
         parents=[*segments.paths(UNREADABLE_CONTAINERS_SIDE), *outdated.paths(UNREADABLE_CONTAINERS_SIDE)],
         roots=open_root_tables(context, lake_name, inputs),
         rows=sum(table.rows for table in inputs.values()) + count_segment_rows([*cache.segments, *cache.outdated], CONTAINERS_SIDE),
     )
-    failed, levels = level.parents, list[WrittenParts]()
+    failed = level.parents
     last_known = _write_last_known(context, lake_name, inputs, run)
     level = replace(level, parents=[*level.parents, *last_known])
-    while level.roots is not None or level.parents:
-        find = FindPending(
-            state.files,
-            context.objects(),
-            tuple(level.known),
-            tuple(level.parents),
-            edges,
-            rewritten,
-            level.roots,
-            run,
-            parallelism(spark),
-            named_prefixes,
-            locations,
-        )
-        pending = merge_written(run_single_task(spark, find, level.rows, len(level.known) + len(level.parents)))
-        if TASKS_SIDE not in pending.side:
-            break
-        lake = with_prefixes(context.lake(lake_name), named_prefixes)
-        levels.append(_decode(spark, context, lake, run, pending, failed, len(levels) + 1))
-        level = level.following(run, levels[-1])
+    named_prefixes = frozen_prefixes(inputs[LAKE_REFS.name])
+    locations = (*segments.paths(LOCATIONS_SIDE), *resolved.paths(run, LOCATIONS_SIDE)) if named_prefixes is not None else ()
+    find = FindPending(
+        state.files,
+        context.objects(),
+        tuple(level.known),
+        tuple(level.parents),
+        (*segments.paths(EDGES_SIDE), *resolved.paths(run, EDGES_SIDE)),
+        tuple(_rewritten_paths(context)),
+        level.roots,
+        run,
+        parallelism(spark),
+        named_prefixes,
+        locations,
+    )
+    levels = _decode_levels(spark, context, lake_name, level, find, failed)
     for path in last_known:
         state.files.delete(path)
     written = _merge_levels([resolved, *levels])
@@ -247,6 +239,28 @@ class _Level:
         """Return the next level, which contains the containers found in this one."""
         rows = sum(map(written.side_rows, (CONTAINERS_SIDE, EDGES_SIDE)))
         return _Level(self.known + written.paths(run, CONTAINERS_SIDE), written.paths(run, EDGES_SIDE), None, self.rows + rows)
+
+
+def _decode_levels(
+    spark: SparkSession, context: RunContext, lake_name: str, level: _Level, find: FindPending, failed: Sequence[str]
+) -> list[WrittenParts]:
+    """Decode all pending containers, level by level, until no level references further ones.
+
+    Args:
+        level: The first level.
+        find: Finds the pending containers of this level.
+        failed: Parts with containers that earlier runs could not read.
+    """
+    levels, run = list[WrittenParts](), find.run
+    while level.roots is not None or level.parents:
+        find = replace(find, known=tuple(level.known), parents=tuple(level.parents), roots=level.roots)
+        pending = merge_written(run_single_task(spark, find, level.rows, len(level.known) + len(level.parents)))
+        if TASKS_SIDE not in pending.side:
+            break
+        lake = with_prefixes(context.lake(lake_name), find.named_prefixes)
+        levels.append(_decode(spark, context, lake, run, pending, failed, len(levels) + 1))
+        level = level.following(run, levels[-1])
+    return levels
 
 
 def _decode(

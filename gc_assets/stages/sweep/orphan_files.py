@@ -509,20 +509,20 @@ def _summarize(
         unused_patterns=tuple(
             pattern for pattern in context.storage(storage_name).protect if not probed.summary.get(pattern_field(pattern))
         ),
-        notes=tuple(
-            map(
-                to_message,
-                (
-                    *notes_on_claims(context, storage_name, claims),
-                    *foreign_notes(context, storage_name, checks.foreign_files),
-                    *checks.missing_statistics,
-                    *checks.dropped.notes,
-                    *checks.foreign.notes,
-                    *checks.foreign.views.describe(context, storage_name),
-                ),
-            )
-        ),
+        notes=_list_notes(context, storage_name, claims, checks),
     )
+
+
+def _list_notes(context: RunContext, storage_name: str, claims: Claims, checks: _Checks) -> tuple[str, ...]:
+    notes = (
+        *notes_on_claims(context, storage_name, claims),
+        *foreign_notes(context, storage_name, checks.foreign_files),
+        *checks.missing_statistics,
+        *checks.dropped.notes,
+        *checks.foreign.notes,
+        *checks.foreign.views.describe(context, storage_name),
+    )
+    return tuple(map(to_message, notes))
 
 
 def _sum_amounts(totals: Mapping[tuple[str, ...], Totals], part: int) -> dict[str, Amount]:
