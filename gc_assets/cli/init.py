@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,6 +22,10 @@ from gc_assets.cli.new_config import (
 from gc_assets.cli.output import print_command, print_data, print_message
 from gc_assets.core.commands import command
 from gc_assets.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from gc_assets.config.models import Config
+    from gc_assets.core.paths import Location
 
 _NO_PLACE = (
     "pass at least one place with lakes: a folder, a SQLite catalog, a bucket location, or the address of a server. Examples:\n"
@@ -70,7 +76,7 @@ def init_command(settings: Settings, places: tuple[str, ...], output: Path | Non
     """
     from gc_assets.lakes.kinds import KINDS
     from gc_assets.lakes.schema import SCHEMA_NAME, json_schema
-    from gc_assets.resources.platform import DEFAULT_CONFIG, load_platform
+    from gc_assets.resources.platform import DEFAULT_CONFIG
 
     if not places:
         raise UsageError(_NO_PLACE)
@@ -81,21 +87,11 @@ def init_command(settings: Settings, places: tuple[str, ...], output: Path | Non
     folders, found = discover_places(places)
     storages = require_storages(found, folders)
     document = build_document(state, storages, found)
+    config = _write_config(path, document, storages)
     schema = path.with_name(SCHEMA_NAME)
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(to_text(document))
-    except FileExistsError:
-        raise UsageError(_FILE_EXISTS.format(path=path)) from None
-    try:
-        require_separate_state(load_platform(os.environ, str(path), require_names=False).config.state, storages)
-    except UsageError:
-        path.unlink()
-        raise
     schema.write_text(json.dumps(json_schema(), indent=1) + "\n", encoding="utf-8")
     for storage in document["storages"]:
         print_data(f"storage {storage['name']}: {storage['location']}")
-    config = load_platform(os.environ, str(path), require_names=False).config
     for lake, entry in zip(found, document["lakes"], strict=True):
         kept = KINDS[entry["kind"]].describe_retention(config.lake_of_user(entry["name"]), {})
         print_data(f"lake {entry['name']}: {entry['kind']}, keeps {kept}")
@@ -104,6 +100,24 @@ def init_command(settings: Settings, places: tuple[str, ...], output: Path | Non
     print_message(f"Wrote {path}, and {schema.name} for editors. All storages are in mode plan, which deletes nothing.")
     print_message(f"Check `retention` in {path}: it decides which history expires.")
     print_command("Next", command("doctor", config=str(path)))
+
+
+def _write_config(path: Path, document: dict[str, Any], storages: Sequence[Location]) -> Config:
+    """Write a new configuration file and load it. The file is removed if the state is in a storage."""
+    from gc_assets.resources.platform import load_platform
+
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(to_text(document))
+    except FileExistsError:
+        raise UsageError(_FILE_EXISTS.format(path=path)) from None
+    try:
+        config = load_platform(os.environ, str(path), require_names=False).config
+        require_separate_state(config.state, storages)
+    except UsageError:
+        path.unlink()
+        raise
+    return config
 
 
 @click.command("schema", short_help="Print the JSON Schema of lakes.yaml.")

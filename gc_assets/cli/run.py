@@ -88,20 +88,25 @@ def run_command(
             _require_access(platform.run_context(day, as_of), *places)
         plans = run_partition(platform, day, selection, as_of=as_of, mode=mode, observer=progress, verbose=settings.verbose)
     ignore_interrupts()
-    _print_unused_rules(platform.run_context(day, as_of))
-    _print_empty_lakes(platform.run_context(day, as_of))
-    _print_listings(platform.run_context(day, as_of))
-    if platform.config.notify and not has_instance():
-        from gc_assets.core.notifications import NOTIFIED_BY
-
-        print_message(f"Note: `notify` has {count_of(len(platform.config.notify), 'target')}; {NOTIFIED_BY}.")
+    context = platform.run_context(day, as_of)
+    _print_run_notes(context)
     if not plans:  # plans report them themselves
-        _print_unreadable(platform.run_context(day, as_of))
+        _print_unreadable(context)
     if format_ == "table" and plans:
         from gc_assets.cli.run_tables import print_run
 
-        print_run(platform.run_context(day, as_of), [header.storage for header in plans])
+        print_run(context, [header.storage for header in plans])
     _print_plans(platform, plans, format_)
+
+
+def _print_run_notes(context: RunContext) -> None:
+    _print_unused_rules(context)
+    _print_empty_lakes(context)
+    _print_listings(context)
+    if context.config.notify and not has_instance():
+        from gc_assets.core.notifications import NOTIFIED_BY
+
+        print_message(f"Note: `notify` has {count_of(len(context.config.notify), 'target')}; {NOTIFIED_BY}.")
 
 
 def _require_access(context: RunContext, lakes: Sequence[str], storages: Sequence[str]) -> None:
