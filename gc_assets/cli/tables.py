@@ -78,15 +78,19 @@ def lines(columns: Sequence[Column], width: int | None, paint: Paint = _plain) -
     yield _GAP.join(_pad(column, column.name, wide) for column, wide in zip(visible, widths, strict=True)).rstrip()
     yield _GAP.join("─" * wide for wide in widths)
     for row in range(len(columns[0].cells)):
-        wrapped = [_wrap_cell(column, column.cells[row], wide) for column, wide in zip(visible, widths, strict=True)]
-        for number in range(max(map(len, wrapped))):
-            texts = [cell[number] if number < len(cell) else "" for cell in wrapped]
-            parts = zip(visible, texts, widths, strict=True)
-            yield _GAP.join(_pad(column, text, wide, paint) for column, text, wide in parts).rstrip()
+        yield from _row_lines(visible, widths, row, paint)
         yield from _extra_lines([(column.name, column.cells[row]) for column in extra if column.cells[row]], width or 0)
     if shared:
         yield "In all rows:"
         yield from _extra_lines([(column.name, column.cells[0]) for column in shared], width or 0)
+
+
+def _row_lines(columns: Sequence[Column], widths: Sequence[int], row: int, paint: Paint) -> Iterator[str]:
+    wrapped = [_wrap_cell(column, column.cells[row], wide) for column, wide in zip(columns, widths, strict=True)]
+    for number in range(max(map(len, wrapped))):
+        texts = [cell[number] if number < len(cell) else "" for cell in wrapped]
+        parts = zip(columns, texts, widths, strict=True)
+        yield _GAP.join(_pad(column, text, wide, paint) for column, text, wide in parts).rstrip()
 
 
 def shorten(word: str, width: int) -> str:

@@ -188,19 +188,11 @@ def remember_tables(previous: Iterable[RememberedTable], lakes: Sequence[LakeTab
     earlier = [item for item in previous if (item.lake, item.table_uuid) not in found]
     gone: list[RememberedTable] = []
     for item in earlier:
-        lake = by_lake.get(item.lake)
-        key = item.lake, item.table_uuid
         if item.table_uuid in listed:
             if item.table_uuid in unreadable:
-                found[key] = as_listed(item)
-        elif lake is not None and lake.catalog != item.catalog:
-            since = item.other_catalog_since or lake.waits_from
-            # The table waits for the catalog that listed it, see `find_reason_to_wait`.
-            found[key] = replace(item, gone_since=item.gone_since or lake.waits_from, other_catalog_since=since)
-        elif lake is None or lake.is_unreadable:
-            found[key] = item
-        elif item.table_name in lake.unreadable_names:
-            found[key] = as_listed(item)  # this may be the unreadable table
+                found[item.lake, item.table_uuid] = as_listed(item)
+        elif (kept := _keep_unlisted(item, by_lake.get(item.lake))) is not None:
+            found[item.lake, item.table_uuid] = kept
         else:
             gone.append(item)
     lost = Counter(item.lake for item in gone if _is_missed_today(item, by_lake[item.lake]))
@@ -210,6 +202,21 @@ def remember_tables(previous: Iterable[RememberedTable], lakes: Sequence[LakeTab
         missed = _as_missed(item, lake, lost[item.lake])
         found[item.lake, item.table_uuid] = _add_losses(missed, lake, lost[item.lake]) if item.lake in losing else missed
     return sorted(found.values(), key=lambda item: (item.lake, item.table_name or "", item.table_uuid))
+
+
+def _keep_unlisted(item: RememberedTable, lake: LakeTables | None) -> RememberedTable | None:
+    """Return the record of an unlisted table that may still exist, or None if it is gone.
+
+    Args:
+        lake: The table's lake, or None if it was removed from the configuration.
+    """
+    if lake is not None and lake.catalog != item.catalog:
+        since = item.other_catalog_since or lake.waits_from
+        # The table waits for the catalog that listed it, see `find_reason_to_wait`.
+        return replace(item, gone_since=item.gone_since or lake.waits_from, other_catalog_since=since)
+    if lake is None or lake.is_unreadable:
+        return item
+    return as_listed(item) if item.table_name in lake.unreadable_names else None  # it may be the unreadable table
 
 
 def _with_first_file(table: RememberedTable, lake: LakeTables, previous: Sequence[RememberedTable]) -> RememberedTable:

@@ -55,6 +55,18 @@ class Lineage:
         """
         return not self.log and len(self.snapshots) < 2 and all(item.parent_id is None for item in self.snapshots)
 
+    def find_head(self, before_ms: float) -> tuple[ListedSnapshot | None, ListedSnapshot | None]:
+        """Return the newest snapshot on the current branch before a time, and its parent.
+
+        Either is None if the file does not list it.
+        """
+        by_id = {item.snapshot_id: item for item in self.snapshots}
+        head = by_id.get(self.head) if self.head is not None else None
+        while head is not None and head.at_ms >= before_ms:
+            head = by_id.pop(head.parent_id, None) if head.parent_id is not None else None
+        parent = by_id.get(head.parent_id) if head is not None and head.parent_id is not None else None
+        return head, parent
+
 
 NO_LINEAGE: Final = Lineage()
 UNREADABLE_LINEAGE: Final = Lineage(is_readable=False)

@@ -534,20 +534,25 @@ def undo_expiry(context: RunContext, plan: StoredPlan, *, only_paths: bool = Fal
     counts: Counter[str] = Counter()
     with hold_lease(lease):
         for lake, items in done:
-            log_activity(f"undo: {count_of(len(items), 'edit')} of the history of lake {lake.name}")
-            outcomes = list(_find_without_objects(context, plan, lake.name, items))
-            blocked = {item.action for item in outcomes}
-            actions = [item.action for item in items if item.action not in blocked]
-            for found in track(_undo(lake, plan.header.plan_id, actions), "edits", len(actions)):
-                verdict = UNDONE if found.verdict in {DONE, ABSENT} else found.verdict
-                outcomes.append(EditOutcome(found.action, verdict, found.error, context.clock.now()))
-                lease.check()
-            # Without this record, a second undo would revert the commit of a later plan.
-            reverted = [item for item in outcomes if item.verdict == UNDONE and item.action.action == DELETE_PATHS]
-            if reverted:
-                ExpiryRecord(context, plan.header, lake.name).record_outcomes(reverted, lease.token)
-            counts.update(_write_log(plan, lake.name, context, outcomes, len(items)))
+            counts.update(_write_log(plan, lake.name, context, _undo_lake(context, plan, lake, items, lease), len(items)))
     return dict(counts)
+
+
+def _undo_lake(context: RunContext, plan: StoredPlan, lake: Lake, items: Sequence[EditOutcome], lease: Lease) -> list[EditOutcome]:
+    """Undo edits in the history of one lake."""
+    log_activity(f"undo: {count_of(len(items), 'edit')} of the history of lake {lake.name}")
+    outcomes = list(_find_without_objects(context, plan, lake.name, items))
+    blocked = {item.action for item in outcomes}
+    actions = [item.action for item in items if item.action not in blocked]
+    for found in track(_undo(lake, plan.header.plan_id, actions), "edits", len(actions)):
+        verdict = UNDONE if found.verdict in {DONE, ABSENT} else found.verdict
+        outcomes.append(EditOutcome(found.action, verdict, found.error, context.clock.now()))
+        lease.check()
+    # Without this record, a second undo would revert the commit of a later plan.
+    reverted = [item for item in outcomes if item.verdict == UNDONE and item.action.action == DELETE_PATHS]
+    if reverted:
+        ExpiryRecord(context, plan.header, lake.name).record_outcomes(reverted, lease.token)
+    return outcomes
 
 
 def _find_without_objects(context: RunContext, plan: StoredPlan, lake: str, items: Sequence[EditOutcome]) -> Iterator[EditOutcome]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -311,10 +311,8 @@ def freeze_without(context: RunContext, lake_name: str, frozen: PublishedTable, 
 def _without_sources(refs: FrozenRefs, reasons: Mapping[int, str]) -> FrozenRefs:
     lost = {(source.table_uuid, source.table_name): source for number, source in enumerate(refs.sources) if number in reasons}
     sources = tuple(source for number, source in enumerate(refs.sources) if number not in reasons)
-    readable, required = {source.table_uuid for source in sources}, {source.address for source in sources}
+    required = {source.address for source in sources}
     absent = {source.address for source in lost.values()} - required
-    locations = {(source.table_name, find_table_location(source.address)) for source in lost.values()}
-    locations |= {(name, claim.address) for claim in refs.claims for uuid, name in lost if claim.table_uuid == uuid}
     unreadable = [
         UnreadableTable(source.table_name, reasons[number], source.address, table_uuid=source.table_uuid)
         for number, source in enumerate(refs.sources)
@@ -324,13 +322,20 @@ def _without_sources(refs: FrozenRefs, reasons: Mapping[int, str]) -> FrozenRefs
         refs,
         refs=tuple(ref for ref in refs.refs if (ref.table_uuid, ref.table_name) not in lost),
         sources=sources,
-        claims=(
-            *(claim for claim in refs.claims if claim.table_uuid is None or claim.table_uuid in readable),
-            *(Claim(address, None, name, collect=False) for name, address in sorted(locations, key=str)),
-        ),
+        claims=tuple(_claims_without(refs, {source.table_uuid for source in sources}, lost.values())),
         pinned=tuple(replace(root, must_exist=False) if root.address in absent else root for root in refs.pinned),
         unreadable=(*refs.unreadable, *unreadable),
     )
+
+
+def _claims_without(refs: FrozenRefs, readable: Collection[str | None], lost: Collection[CommitSource]) -> Iterator[Claim]:
+    """Yield the claims of readable tables and of the lake, then the locations of lost tables as
+    prefixes in which no file is collected.
+    """
+    yield from (claim for claim in refs.claims if claim.table_uuid is None or claim.table_uuid in readable)
+    locations = {(source.table_name, find_table_location(source.address)) for source in lost}
+    locations |= {(source.table_name, claim.address) for claim in refs.claims for source in lost if claim.table_uuid == source.table_uuid}
+    yield from (Claim(address, None, name, collect=False) for name, address in sorted(locations, key=str))
 
 
 def refs_digest(refs: FrozenRefs) -> str:

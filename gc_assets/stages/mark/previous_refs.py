@@ -104,15 +104,12 @@ def _find_missed(context: RunContext, newest: PublishedTable, lake_name: str, re
 
     A table can be registered under several names, each with its own history, so each name is
     checked separately. For example, the catalog is also asked for the old name of a renamed table,
-    unless only its case changed. A table is skipped if its name now belongs to another table, a
-    view, or an unreadable table. For this comparison, listed names with two dots are ignored,
-    because they are ambiguous: `a`.`b.c` and `a.b`.`c` look the same.
+    unless only its case changed. A table is skipped if its name is in use (`_used_names`).
     """
     listed = {source.table_uuid for source in refs.sources}
     pairs = {(source.table_name, source.table_uuid) for source in refs.sources}
     folded = {(str(name).casefold(), uuid) for name, uuid in pairs}
-    names = {item.table_name for item in refs.unreadable} | {view.name for view in refs.views}
-    names |= {source.table_name for source in refs.sources if str(source.table_name).count(".") < 2}
+    names = _used_names(refs)
     rows = read_rows(context.state, LAKE_REFS, newest, columns=["table_uuid", "table_name"]).to_pylist()
     unread = {item.table_name: item.address for item in newest.summary(LakeRefsSummary).unread}
     frozen = {(row["table_name"], row["table_uuid"]) for row in rows}
@@ -120,17 +117,26 @@ def _find_missed(context: RunContext, newest: PublishedTable, lake_name: str, re
         return []
     last_known = find_last_known(context, lake_name, frozen_at)
     uuids, addresses = ({}, {}) if last_known is None else (last_known.uuids, last_known.addresses)
-    known = frozen | {(name, uuid) for name, found in uuids.items() for uuid in found if uuid not in listed}
+    known = frozen | {(name, uuid) for name, found in uuids.items() for uuid in set(found) - listed}
     unknown = [
-        _MissedTable(name, address)
-        for name, address in unread.items()
-        if name is not None and name not in names and all(uuid in listed for uuid in uuids.get(name, ()))
+        _MissedTable(name, address) for name, address in unread.items() if name is not None and listed.issuperset(uuids.get(name, ()))
     ]
-    return unknown + [
+    absent = [
         _MissedTable(name, addresses.get(uuid, unread.get(name)), uuid)
         for name, uuid in sorted(known - pairs, key=str)
-        if uuid is not None and name is not None and name not in names and (name.casefold(), uuid) not in folded
+        if uuid is not None and name is not None and (name.casefold(), uuid) not in folded
     ]
+    return [item for item in (*unknown, *absent) if item.table_name not in names]
+
+
+def _used_names(refs: FrozenRefs) -> set[str | None]:
+    """Return the names that belong to a listed table, a view, or an unreadable table.
+
+    Listed names with two dots are left out, because they are ambiguous: `a`.`b.c` and `a.b`.`c`
+    look the same.
+    """
+    names = {item.table_name for item in refs.unreadable} | {view.name for view in refs.views}
+    return names | {source.table_name for source in refs.sources if str(source.table_name).count(".") < 2}
 
 
 def _find_claims(context: RunContext, newest: PublishedTable, tables: Sequence[_MissedTable]) -> list[Claim]:

@@ -81,16 +81,9 @@ def list_unreadable(
     if not found and not summary.unread:
         return ()
     previous = _PreviousReads.of(last_known)
-    rows = read_rows(context.state, LAKE_REFS, refs, columns=["table_uuid", "table_name"]).to_pylist()
-    names = previous.names | {row["table_uuid"]: row["table_name"] for row in rows if row["table_uuid"] is not None}
-    names |= _content_names(context, lake_name) if context.kind(lake_name).has_live_contents else {}
+    names, identities = _find_names(context, lake_name, refs, previous)
     claims = [row for row in read_parts(context.state.files, refs.paths(CLAIMS_SIDE), CLAIMS).to_pylist() if row["storage"] is not None]
     renamed = find_renamed_tables(inputs, last_known)
-    unread = {item.table_name: item for item in summary.unread if item.table_name is not None}
-    # A listed copy of an unreadable table may have the same uuid.
-    names |= {uuid: name for name in unread for uuid in previous.uuids_by_name.get(name, ())}
-    identities = {key: item.identity for key, name in names.items() if (item := unread.get(name)) is not None}
-    identities |= {row["table_uuid"]: row["table_uuid"] for row in rows} | {WHOLE_LAKE: None}
     known = [
         Unreadable(
             lake=lake_name,
@@ -118,6 +111,21 @@ def list_unreadable(
         if item.table_name is not None and not previous.uuids_by_name.get(item.table_name)
     ]
     return (*known, *unknown)
+
+
+def _find_names(
+    context: RunContext, lake_name: str, refs: PublishedTable, previous: _PreviousReads
+) -> tuple[dict[str, str], dict[str, str | None]]:
+    """Return the names of tables by uuid or content id, and the identities by which they are set aside."""
+    rows = read_rows(context.state, LAKE_REFS, refs, columns=["table_uuid", "table_name"]).to_pylist()
+    names = previous.names | {row["table_uuid"]: row["table_name"] for row in rows if row["table_uuid"] is not None}
+    names |= _content_names(context, lake_name) if context.kind(lake_name).has_live_contents else {}
+    unread = {item.table_name: item for item in refs.summary(LakeRefsSummary).unread if item.table_name is not None}
+    # A listed copy of an unreadable table may have the same uuid.
+    names |= {uuid: name for name in unread for uuid in previous.uuids_by_name.get(name, ())}
+    identities = {key: item.identity for key, name in names.items() if (item := unread.get(name)) is not None}
+    identities |= {row["table_uuid"]: row["table_uuid"] for row in rows} | {WHOLE_LAKE: None}
+    return names, identities
 
 
 def _content_names(context: RunContext, lake_name: str) -> dict[str, str]:

@@ -181,13 +181,11 @@ def foreign_rules(
     paths = {lake.name: found for lake in context.config.lakes if (found := context.kind(lake.name).files.own_paths) is not None}
     own_names = {lake.name: names for lake in context.config.lakes if (names := context.kind(lake.name).files.own_names) is not None}
     listed, _ = effective_claims(context, storage_name, tables)
-    of_lakes = {claim.prefix for claim in listed if claim.table is None and claim.collect}
-    locations = {claim.prefix for claim in listed if claim.table is not None and claim.owner.lake in own_names} - of_lakes
     former = {(prefix, item.claim_table) for item in dropped for prefix in item.prefixes}
     ages, seen = claim_ages(context, storage_name, tables, former)
     (ages, dropped_ages), (seen, dropped_seen) = ages.split(former), seen.split(former)
     own_claims = {prefix for item in dropped for prefix in item.prefixes if item.lake in own_names and prefix in claims.owners}
-    locations |= own_claims - {claim.prefix for claim in listed}
+    locations = _find_locations(listed, own_names) | (own_claims - {claim.prefix for claim in listed})
     accepted = accepted_prefixes(context, storage_name)
     tables_listed = frozenset(claim.prefix for claim in listed if claim.table is not None and claim.collect)
     return ForeignRules(
@@ -203,6 +201,12 @@ def foreign_rules(
         tables_listed,
         read_older_files(context, storage_name),
     )
+
+
+def _find_locations(claims: Collection[Claim], lakes: Collection[str]) -> set[str]:
+    """Return the locations of tables in these lakes that no lake claims as a whole."""
+    of_lakes = {claim.prefix for claim in claims if claim.table is None and claim.collect}
+    return {claim.prefix for claim in claims if claim.table is not None and claim.owner.lake in lakes} - of_lakes
 
 
 def claim_ages(

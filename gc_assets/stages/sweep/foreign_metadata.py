@@ -270,11 +270,7 @@ class MetadataClassifier:
         lineage, place = found.lineage, find_table_prefix(key)
         is_young = self.settled is not None and modified >= self.settled
         before_ms = self.settled.timestamp() * 1000 if self.settled is not None and is_young else math.inf
-        by_id = {item.snapshot_id: item for item in lineage.snapshots}
-        head = by_id.get(lineage.head) if lineage.head is not None else None
-        while head is not None and head.at_ms >= before_ms:
-            head = by_id.pop(head.parent_id, None) if head.parent_id is not None else None
-        parent = by_id.get(head.parent_id) if head is not None and head.parent_id is not None else None
+        head, parent = lineage.find_head(before_ms)
         lists = (item.manifest_list for item in lineage.snapshots if item.manifest_list is not None)
         in_own_location = not is_young and (place in self._own_places(found) or any(self._is_under(place, address) for address in lists))
         previous, previous_ms = next((item for item in reversed(lineage.log) if item[1] < before_ms), (None, None))

@@ -178,32 +178,34 @@ def find_foreign_lineages(
     if not suspects:
         return {}
     named = _CurrentFiles.read(context, {item.previous[1] for items in suspects.values() for item in items if item.previous is not None})
-    unclear = {uuid: found for uuid, items in suspects.items() if (found := [item for item in items if not named.explains(item, uuid)])}
+    unclear = _select(suspects, lambda uuid, item: not named.explains(item, uuid))
     if not unclear:
         return {}
     current, on_branches = find_metadata(context, unclear.keys()), _read_branches(context)
     starts = {uuid: [*sorted(current.get(uuid, ()), key=lambda item: item not in on_branches), *former.get(uuid, ())] for uuid in unclear}
     files = {uuid: {identify(resolver, address) for address in addresses} for uuid, addresses in starts.items()}
-    unclear = {
-        uuid: found for uuid, items in unclear.items() if (found := [item for item in items if not named.explains(item, uuid, files[uuid])])
-    }
+    unclear = _select(unclear, lambda uuid, item: not named.explains(item, uuid, files[uuid]))
     read = _Reader(context)
     with ThreadPoolExecutor(_CONCURRENT_READS) as pool:
         chains = dict(zip(unclear, pool.map(lambda uuid: follow_chain(starts[uuid], read, resolver), unclear), strict=True))
-    foreign = {
-        uuid: found
-        for uuid, items in unclear.items()
-        if starts[uuid] and (found := [item for item in items if item.is_outside(chains[uuid], named.locations.get(uuid, frozenset()))])
-    }
+    foreign = _select(
+        unclear, lambda uuid, item: bool(starts[uuid]) and item.is_outside(chains[uuid], named.locations.get(uuid, frozenset()))
+    )
     if foreign:
         seen = _find_seen(context, {file for items in foreign.values() for item in items for file in item.files}, resolver)
-        foreign = {uuid: found for uuid, items in foreign.items() if (found := [item for item in items if seen.isdisjoint(item.files)])}
+        foreign = _select(foreign, lambda _, item: seen.isdisjoint(item.files))
     return {
         item.key: reason
         for uuid, items in foreign.items()
         for reason in [_describe(context, min(items, key=lambda item: item.key), uuid, starts[uuid][0], chains[uuid].error)]
         for item in items
     }
+
+
+def _select(suspects: Mapping[str, Sequence[Suspect]], is_selected: Callable[[str, Suspect], bool]) -> dict[str, list[Suspect]]:
+    """Select suspects by uuid. A uuid without a selected suspect is omitted."""
+    found = {uuid: [item for item in items if is_selected(uuid, item)] for uuid, items in suspects.items()}
+    return {uuid: items for uuid, items in found.items() if items}
 
 
 def remove_former(

@@ -440,22 +440,24 @@ def find_foreign_metadata(
         split = map_arrow(frame, SuspectSplit(dropped.prefixes), SPLIT_SUSPECTS)
         inside, frame = split.filter("dropped_prefix is not null"), split.filter("dropped_prefix is null")
         of_dropped = [(directory, settings.get(lake)) for lake, directory in dropped.metadata_directories(context, storage_name)]
-        inner = search.find(inside, _merge_settings([*own, *of_dropped]))
-        waiting = dropped.explain_foreign([(row["key"], row["reason"]) for row in inner])
-        named = {StoragePrefix(**item): row for row in reversed(inner) for item in row["prefixes"]}
-        search.kept.update(named)
-        notes = _describe_named(context, {place: row for place, row in named.items() if not dropped.contains(storage_name, place)})
-    rows = search.find(frame, _merge_settings(own))
+        waiting, notes = search.find_under_dropped(inside, dropped, _merge_settings([*own, *of_dropped]))
+    found = _describe_foreign(search, search.find(frame, _merge_settings(own)))
+    return replace(found, dropped=waiting, views=replace(views, files=search.of_views), notes=notes)
+
+
+def _describe_foreign(search: _SuspectSearch, rows: Sequence[Mapping[str, Any]]) -> ForeignMetadata:
+    """Separate junk from foreign metadata, and collect what the metadata refers to."""
     junk = {row["key"]: row["reason"] for row in rows if row["is_junk"]} if len(rows) < MAX_NAMED else {}
     foreign = [row for row in rows if row["key"] not in junk]
     messages = [f"{row['key']}: {row['reason']}" for row in foreign]
     lakes = frozenset(row["lake"] for row in foreign)
     prefixes = search.kept.union(StoragePrefix(**item) for row in foreign for item in row["prefixes"])
-    storages = frozenset(item["storage"] for row in foreign for item in row["prefixes"]) - {storage_name}
+    storages = frozenset(item["storage"] for row in foreign for item in row["prefixes"]) - {search.storage}
     owners = {Owner(row["lake"], row["claimed_by"]): row["key"] for row in reversed(rows) if row["key"] in junk and row["claimed_by"]}
-    prefixes |= _find_other_claims(context, storage_name, {Owner(row["lake"], row["claimed_by"]) for row in foreign if row["claimed_by"]})
-    views = replace(views, files=search.of_views)
-    return ForeignMetadata(messages, junk, waiting, lakes, storages, views, owners, frozenset(prefixes), notes)
+    prefixes |= _find_other_claims(
+        search.context, search.storage, {Owner(row["lake"], row["claimed_by"]) for row in foreign if row["claimed_by"]}
+    )
+    return ForeignMetadata(messages, junk, {}, lakes, storages, junk_owners=owners, prefixes=frozenset(prefixes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -509,6 +511,20 @@ class _SuspectSearch:
         reasons = find_foreign_lineages(self.context, self.storage, of_tables, self.former, self.unreadable)
         found: list[Mapping[str, Any]] = [{**row, "reason": row["reason"] or reasons.get(row["key"])} for row in rows]
         return sorted((row for row in found if row["reason"] is not None), key=lambda row: str(row["key"]))
+
+    def find_under_dropped(
+        self, suspects: DataFrame, dropped: DroppedTables, directories: Mapping[str, bool | None]
+    ) -> tuple[dict[str, str], tuple[str, ...]]:
+        """Find foreign metadata under claims of dropped tables. Files that it references are kept.
+
+        Returns:
+            Why dropped tables wait, and descriptions of kept files under other prefixes.
+        """
+        rows = self.find(suspects, directories)
+        named = {StoragePrefix(**item): row for row in reversed(rows) for item in row["prefixes"]}
+        self.kept.update(named)
+        notes = _describe_named(self.context, {place: row for place, row in named.items() if not dropped.contains(self.storage, place)})
+        return dropped.explain_foreign([(row["key"], row["reason"]) for row in rows]), notes
 
 
 def _describe_named(context: RunContext, named: Mapping[StoragePrefix, Mapping[str, Any]]) -> tuple[str, ...]:

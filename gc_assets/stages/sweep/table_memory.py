@@ -132,15 +132,16 @@ def _add_never_read(
         is_dropped = repository.never_read and repository.deleted
         if is_dropped or find_read_repository(summary) is not None:
             uuid, catalog = identify(repository).uuid, catalog_identity(context, lake)
-            of_lake = [item for item in found if item.lake == lake and is_never_read(item)]
-            is_moved = any(item.table_uuid == uuid and item.catalog != catalog for item in of_lake)
-            found = [item for item in found if item not in of_lake or (item.table_uuid, item.catalog) == (uuid, catalog)]
+            others = [
+                item for item in found if item.lake == lake and is_never_read(item) and (item.table_uuid, item.catalog) != (uuid, catalog)
+            ]
+            is_moved = any(item.table_uuid == uuid for item in others)
+            found = [item for item in found if item not in others]
             if is_dropped and not any(item.table_uuid == uuid for item in found):
-                resolved = context.resolver().locate_one(opened.claimed_location(repository.namespace))
-                if resolved is not None and resolved[0] == storage_name:
-                    prefixes = (f"{resolved[1].rstrip('/')}/",)
-                    last_seen = context.clock.now() if is_moved else repository.read_at
-                    found.append(_remember_repository(context, lake, repository, prefixes, last_seen))
+                storage, key = context.resolver().locate_one(opened.claimed_location(repository.namespace)) or ("", "")
+                last_seen = context.clock.now() if is_moved else repository.read_at
+                if storage == storage_name:
+                    found.append(_remember_repository(context, lake, repository, (f"{key.rstrip('/')}/",), last_seen))
     return found
 
 
@@ -225,10 +226,6 @@ def _list_tables(context: RunContext, refs: PublishedTable, claims: Sequence[Cla
     unreadable = live.summary(LiveFilesSummary).unreadable
     names, addresses = _read_server(context, lake) if context.kind(lake).has_live_contents else _read_catalog(context, refs)
     unreadable_uuids = frozenset(item.table_uuid for item in unreadable if item.table_uuid is not None)
-    prefixes: dict[str, list[Claim]] = {}
-    for claim in claims:
-        if claim.owner.lake == lake and claim.table is not None and claim.collect and not claim.is_unread:
-            prefixes.setdefault(claim.table.removeprefix(_URN), []).append(claim)
     tables = tuple(
         RememberedTable(
             lake,
@@ -241,7 +238,7 @@ def _list_tables(context: RunContext, refs: PublishedTable, claims: Sequence[Cla
             metadata_location=addresses.get(uuid),
             newest_ms=known[uuid].newest,
         )
-        for uuid, found in sorted(prefixes.items())
+        for uuid, found in sorted(_group_claims(lake, claims).items())
         if uuid in names and uuid not in unreadable_uuids and uuid in known
     )
     repository = _find_repository(context, refs, claims)
@@ -260,6 +257,15 @@ def _list_tables(context: RunContext, refs: PublishedTable, claims: Sequence[Cla
         oldest_ms={uuid: item.oldest for uuid, item in known.items() if item.oldest is not None},
         longest_write=max(storage.grace for storage in context.config.storages),
     )
+
+
+def _group_claims(lake_name: str, claims: Iterable[Claim]) -> dict[str, list[Claim]]:
+    """Return the claims of a lake's readable tables by table uuid."""
+    found: dict[str, list[Claim]] = {}
+    for claim in claims:
+        if claim.owner.lake == lake_name and claim.table is not None and claim.collect and not claim.is_unread:
+            found.setdefault(claim.table.removeprefix(_URN), []).append(claim)
+    return found
 
 
 def _find_repository(context: RunContext, refs: PublishedTable, claims: Sequence[Claim]) -> RememberedTable | None:
