@@ -146,6 +146,26 @@ def test_every_package_has_a_docstring() -> None:
     assert [name for name in packages if len(ast.get_docstring(all_modules()[name]) or "") < 20] == []
 
 
+MAX_FUNCTION_LINES = 60
+
+
+def count_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Count the lines of a function without its docstring."""
+    first = function.body[0]
+    docstring = first.end_lineno - first.lineno + 1 if ast.get_docstring(function) is not None else 0
+    return function.end_lineno - function.lineno + 1 - docstring
+
+
+def test_no_function_has_more_than_60_lines() -> None:
+    found = [
+        f"{name}.{node.name}"
+        for name, tree in all_modules().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and count_lines(node) > MAX_FUNCTION_LINES
+    ]
+    assert found == []
+
+
 # A condition on a kind, or its name. Both belong into the package of the kind (`lakes/kind.py`).
 KIND_SWITCH = re.compile(r"isinstance\([^)]*Lake[A-Z]|LakeFs|Nessie|Iceberg|Icechunk|\.kind (==|in|!=)")
 # Only a source with one of these can have a condition. Writing the code of all modules takes seconds.
