@@ -28,7 +28,7 @@ TABLE_FOLDERS: Final = ("data/", "metadata/")
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class PrefixClaim:
     """A prefix in a storage and its owner.
 
     Attributes:
@@ -65,7 +65,7 @@ def find_table_location(address: str) -> str:
     return f"{scheme}{separator}{find_table_prefix(path)}" if separator else find_table_prefix(address)
 
 
-def narrow_claims(claims: Sequence[Claim]) -> tuple[list[Claim], list[Claim]]:
+def narrow_claims(claims: Sequence[PrefixClaim]) -> tuple[list[PrefixClaim], list[PrefixClaim]]:
     """Restrict table claims that are too wide to the folders that Iceberg writes to.
 
     A claim is too wide if the table location is a whole storage, or contains a prefix of another
@@ -108,18 +108,18 @@ class Claims:
             claims above or inside it.
         shielded: Single keys that do not have an owner.
         wide: Claims that were too wide.
-        names: Regular expressions for file names by prefix, see `Claim.names`.
+        names: Regular expressions for file names by prefix, see `PrefixClaim.names`.
         shared: Claims with `names` that are shielded because another lake uses the same location.
     """
 
     owners: dict[str, Owner | None]
     shielded: frozenset[str] = frozenset()
-    wide: tuple[Claim, ...] = ()
+    wide: tuple[PrefixClaim, ...] = ()
     names: Mapping[str, str] = field(default_factory=dict[str, str])
-    shared: tuple[Claim, ...] = ()
+    shared: tuple[PrefixClaim, ...] = ()
 
     @classmethod
-    def of(cls, claims: Iterable[Claim], shielded: Collection[str] = (), wide: Sequence[Claim] = ()) -> Claims:
+    def of(cls, claims: Iterable[PrefixClaim], shielded: Collection[str] = (), wide: Sequence[PrefixClaim] = ()) -> Claims:
         """Index claims by prefix. If claims on a prefix differ in `collect`, it is shielded."""
         owners: dict[str, Owner | None] = {}
         claims = list(claims)
@@ -139,7 +139,7 @@ class Claims:
         owner, names = Owner("", None), set(shields)
         prefixes = {name for name in names if not name or name.endswith("/")}
         # The first claim covers the whole storage, so that all other keys have an owner.
-        return cls.of([Claim("", owner), *(Claim(prefix, owner, collect=False) for prefix in prefixes)], names - prefixes)
+        return cls.of([PrefixClaim("", owner), *(PrefixClaim(prefix, owner, collect=False) for prefix in prefixes)], names - prefixes)
 
     def owner_of(self, key: str) -> Owner | None:
         """Return the owner of a key, or None if it is unclaimed or shielded."""

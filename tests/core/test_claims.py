@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gc_assets.core.claims import Claim, Claims, Owner, find_wide_prefixes, narrow_claims
+from gc_assets.core.claims import Claims, Owner, PrefixClaim, find_wide_prefixes, narrow_claims
 
 SALES, NESTED = Owner("sales", "u1"), Owner("sales", "u2")
 
@@ -13,31 +13,34 @@ def owners(claims: Claims, *keys: str) -> list[str | None]:
 
 
 def test_deepest_claim_owns_key() -> None:
-    claims = Claims.of([Claim("t/", SALES), Claim("t/nested/", NESTED)])
+    claims = Claims.of([PrefixClaim("t/", SALES), PrefixClaim("t/nested/", NESTED)])
     assert owners(claims, "t/a", "t/nested/a", "t/nested_2/a", "t") == ["u1", "u2", "u1", None]
 
 
 def test_claim_matches_whole_path_segments() -> None:
-    assert owners(Claims.of([Claim("t/", SALES)]), "t_2/a", "tt/a", "t/a") == [None, None, "u1"]
+    assert owners(Claims.of([PrefixClaim("t/", SALES)]), "t_2/a", "tt/a", "t/a") == [None, None, "u1"]
 
 
 def test_uncollected_prefix_inside_claim_is_protected() -> None:
-    claims = Claims.of([Claim("t/", SALES), Claim("t/kept/", NESTED, collect=False)])
+    claims = Claims.of([PrefixClaim("t/", SALES), PrefixClaim("t/kept/", NESTED, collect=False)])
     assert owners(claims, "t/a", "t/kept/a", "t/kept/deep/er/a") == ["u1", None, None]
 
 
 def test_protected_prefix_includes_inner_claims() -> None:
-    claims = Claims.of([Claim("kept/", SALES, collect=False), Claim("kept/inner/", NESTED)])
+    claims = Claims.of([PrefixClaim("kept/", SALES, collect=False), PrefixClaim("kept/inner/", NESTED)])
     assert owners(claims, "kept/a", "kept/inner/a") == [None, None]
 
 
 def test_uncollected_claim_has_priority_over_equal_claim() -> None:
-    for order in ([Claim("t/", SALES), Claim("t/", NESTED, collect=False)], [Claim("t/", NESTED, collect=False), Claim("t/", SALES)]):
+    for order in (
+        [PrefixClaim("t/", SALES), PrefixClaim("t/", NESTED, collect=False)],
+        [PrefixClaim("t/", NESTED, collect=False), PrefixClaim("t/", SALES)],
+    ):
         assert owners(Claims.of(order), "t/a") == [None]
 
 
 def test_claim_by_name_owns_only_matching_files_directly_in_prefix() -> None:
-    claims = Claims.of([Claim("", NESTED), Claim("m/", SALES, names="[0-9a-f]{4}")])
+    claims = Claims.of([PrefixClaim("", NESTED), PrefixClaim("m/", SALES, names="[0-9a-f]{4}")])
     keys = ["m/00ff", "m/00fff", "m/00f", "m/00FF", "m/x/00ff", "00ff", "n/00ff", "m/00ff\n"]
     assert owners(claims, *keys) == ["u1", None, None, None, None, "u2", "u2", None]
     found = [claims.owner_of(key) for key in keys]
@@ -46,12 +49,12 @@ def test_claim_by_name_owns_only_matching_files_directly_in_prefix() -> None:
 
 
 def test_claim_by_name_can_be_protected() -> None:
-    claims = [Claim("m/", SALES, names="[0-9a-f]{4}"), Claim("m/", SALES, collect=False)]
+    claims = [PrefixClaim("m/", SALES, names="[0-9a-f]{4}"), PrefixClaim("m/", SALES, collect=False)]
     assert owners(Claims.of(claims), "m/00ff") == [None]
 
 
 def test_whole_storage_can_be_claimed() -> None:
-    assert owners(Claims.of([Claim("", SALES)]), "a", "b/c") == ["u1", "u1"]
+    assert owners(Claims.of([PrefixClaim("", SALES)]), "a", "b/c") == ["u1", "u1"]
 
 
 def test_unclaimed_key_has_no_owner() -> None:
@@ -60,22 +63,22 @@ def test_unclaimed_key_has_no_owner() -> None:
 
 def test_claim_without_trailing_slash_is_rejected() -> None:
     with pytest.raises(ValueError, match="must end in '/'"):
-        Claims.of([Claim("t", SALES)])
+        Claims.of([PrefixClaim("t", SALES)])
 
 
 def test_protected_key_has_no_owner() -> None:
-    claims = Claims.of([Claim("", SALES)], ["catalog.db", "t/lakes.yaml"])
+    claims = Claims.of([PrefixClaim("", SALES)], ["catalog.db", "t/lakes.yaml"])
     assert owners(claims, "catalog.db", "t/lakes.yaml", "t/a") == [None, None, "u1"]
     assert [claims.owner_of(key) for key in ("catalog.db", "t/lakes.yaml", "t/a")] == [None, None, SALES]
 
 
-def reach(*claims: Claim) -> tuple[list[str], list[str]]:
+def reach(*claims: PrefixClaim) -> tuple[list[str], list[str]]:
     own, wide = narrow_claims(claims)
     return sorted(claim.prefix for claim in own), [claim.prefix for claim in wide]
 
 
-def table_claim(prefix: str, table: str, lake: str = "sales") -> Claim:
-    return Claim(prefix, Owner(lake, table), table=table)
+def table_claim(prefix: str, table: str, lake: str = "sales") -> PrefixClaim:
+    return PrefixClaim(prefix, Owner(lake, table), table=table)
 
 
 def test_table_at_storage_root_claims_iceberg_folders() -> None:
@@ -91,7 +94,7 @@ def test_table_containing_other_table_claims_iceberg_folders() -> None:
 
 
 def test_table_containing_claim_of_other_lake_is_narrowed() -> None:
-    chunks = Claim("db/weather/chunks/", Owner("weather", None))
+    chunks = PrefixClaim("db/weather/chunks/", Owner("weather", None))
     assert reach(table_claim("db/", "A"), chunks) == (["db/data/", "db/metadata/", "db/weather/chunks/"], ["db/"])
 
 
@@ -102,8 +105,8 @@ def test_table_may_have_separate_and_shared_locations() -> None:
 
 
 def test_lake_claims_and_protected_prefixes_are_not_narrowed() -> None:
-    assert reach(Claim("", Owner("shop", None)), table_claim("t/", "A")) == (["", "t/"], [])
-    assert reach(Claim("", Owner("sales", "A"), collect=False, table="A")) == ([""], [])
+    assert reach(PrefixClaim("", Owner("shop", None)), table_claim("t/", "A")) == (["", "t/"], [])
+    assert reach(PrefixClaim("", Owner("sales", "A"), collect=False, table="A")) == ([""], [])
 
 
 PREFIXES = st.lists(st.sampled_from("ab"), max_size=3).map(lambda parts: "".join(f"{part}/" for part in parts))

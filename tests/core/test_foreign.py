@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from numpy.typing import NDArray
 
-from gc_assets.core.claims import Claim, Claims, Owner
+from gc_assets.core.claims import Claims, Owner, PrefixClaim
 from gc_assets.core.foreign import (
     HIDDEN_PATH,
     NEW_CLAIM,
@@ -36,7 +36,7 @@ IMPORTED = f"part-00000-{UUID}-c000.snappy.parquet"
 
 
 def rules(**settings: object) -> ForeignRules:
-    claims = Claims.of([Claim("t/", Owner("shop", "1"), table="1"), Claim("w/chunks/", Owner("weather", None))])
+    claims = Claims.of([PrefixClaim("t/", Owner("shop", "1"), table="1"), PrefixClaim("w/chunks/", Owner("weather", None))])
     return ForeignRules(claims, {"shop": OWN_NAMES}, **{"locations": frozenset({"t/"}), **settings})  # type: ignore[arg-type]
 
 
@@ -162,7 +162,7 @@ PARTITION, XID = "g1bcq7pksdudh04qgun0", "d0l1bcq7pksdudh04qgg"
     ],
 )
 def test_paths_unlike_those_of_format_are_foreign(key: str, rule: str | None) -> None:
-    claims = Claims.of([Claim(prefix, Owner("ml" if prefix == "r/data/" else "weather", None)) for prefix in PREFIXES])
+    claims = Claims.of([PrefixClaim(prefix, Owner("ml" if prefix == "r/data/" else "weather", None)) for prefix in PREFIXES])
     paths = {name: KINDS[kind].files.own_paths or "" for name, kind in (("ml", "lakefs"), ("weather", "icechunk"))}
     given = ForeignRules(claims, {}, paths=paths)
     lakes = ["ml" if key.startswith("r/") else "weather"]

@@ -63,7 +63,7 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Pointer:
+class RefPointer:
     """A ref, the position of its head, and the rule for its history."""
 
     ref: Ref
@@ -147,7 +147,7 @@ class Walk:
         head_expired: True if the head is older than the cut-off.
     """
 
-    pointer: Pointer
+    pointer: RefPointer
     last: int
     head_expired: bool
 
@@ -181,7 +181,7 @@ class Expiration:
     deleted: tuple[Walk, ...]
     keepers: Mapping[int, Walk]
     reached: Mapping[int, Walk]
-    skewed: tuple[Pointer, ...]
+    skewed: tuple[RefPointer, ...]
 
 
 class Bounds:
@@ -191,7 +191,7 @@ class Bounds:
         self._history = history
         self._known: dict[int, tuple[Sequence[int], Sequence[int]]] = {}
 
-    def walk(self, pointer: Pointer) -> Walk:
+    def walk(self, pointer: RefPointer) -> Walk:
         """Determine which part of a ref's history is kept. Callers handle incomplete histories."""
         history, cutoff = self._history, pointer.rule.cutoff
         if cutoff.forever:
@@ -206,7 +206,7 @@ class Bounds:
         old_head = pointer.rule.moment is None or history.stamps[pointer.head] < pointer.rule.moment
         return Walk(pointer, last, head_expired=cutoff.keep_last is None and old_head)
 
-    def is_skewed(self, pointer: Pointer) -> bool:
+    def is_skewed(self, pointer: RefPointer) -> bool:
         """Return True if the first snapshot is younger than the cut-off, but a later one is older.
 
         Such a history makes the library panic.
@@ -222,7 +222,7 @@ class Bounds:
         return self._known[moment]
 
 
-def expire(history: History, pointers: Sequence[Pointer], removable: Sequence[Pointer], semantics: Semantics) -> Expiration:
+def expire(history: History, pointers: Sequence[RefPointer], removable: Sequence[RefPointer], semantics: Semantics) -> Expiration:
     """Compute the edits that the semantics require, and the refs to delete.
 
     A ref is deleted if its head has expired and is not reachable any more (icechunk issue 1534).

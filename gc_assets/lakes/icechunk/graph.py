@@ -15,7 +15,7 @@ import pyarrow as pa
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.core.forest import Reach, build_forest, refs_reaching
 from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
-from gc_assets.lakes.icechunk.expiration import History, Pointer, Rule
+from gc_assets.lakes.icechunk.expiration import History, RefPointer, Rule
 from gc_assets.lakes.icechunk.ref_names import other_name
 from gc_assets.lakes.protocol import Commit, FrozenRefs
 from gc_assets.state.arrow_types import TIMESTAMP
@@ -52,8 +52,8 @@ class Graph:
     unreadable: Mapping[int, str]
     entries: Mapping[int, str]
     stored: Mapping[int, int]
-    pointers: Sequence[Pointer]
-    renamed: Sequence[Pointer]
+    pointers: Sequence[RefPointer]
+    renamed: Sequence[RefPointer]
     reach: Sequence[Reach]
 
     @property
@@ -106,7 +106,7 @@ def read_graph(refs: FrozenRefs, commits: pa.Table, as_of: datetime, config: Ice
         cutoff, path = config.retention.cutoff_for(name)
         return Rule(cutoff, path, moment_micros(cutoff.moment(as_of)))
 
-    pointers, renamed = list[Pointer](), list[Pointer]()
+    pointers, renamed = list[RefPointer](), list[RefPointer]()
     for ref in sorted(refs.refs, key=lambda ref: (ref.ref_type != "tag", ref.ref_name)):
         if ref.head_commit_id is None or ref.head_commit_id not in forest.position:
             raise LakeUnreadable(
@@ -114,9 +114,9 @@ def read_graph(refs: FrozenRefs, commits: pa.Table, as_of: datetime, config: Ice
                 "run again if it was just written, otherwise restore the snapshot or delete the ref with icechunk"
             )
         head = forest.position[ref.head_commit_id]
-        pointers.append(Pointer(ref, head, rule_for(ref.ref_name)))
+        pointers.append(RefPointer(ref, head, rule_for(ref.ref_name)))
         if (name := other_name(ref.properties)) is not None and (rule := rule_for(name)) != pointers[-1].rule:
-            renamed.append(Pointer(ref, head, rule))
+            renamed.append(RefPointer(ref, head, rule))
     heads: dict[int, list[str]] = defaultdict(list)
     shared = shared_names(pointers)
     for pointer in pointers:
@@ -125,6 +125,6 @@ def read_graph(refs: FrozenRefs, commits: pa.Table, as_of: datetime, config: Ice
     return Graph(History.of(forest, stamps, missing), missing, unreadable, entries, stored_us, pointers, renamed, reach)
 
 
-def shared_names(pointers: Sequence[Pointer]) -> frozenset[str]:
+def shared_names(pointers: Sequence[RefPointer]) -> frozenset[str]:
     """Return names that several refs have, such as a branch and a tag."""
     return frozenset(name for name, count in Counter(pointer.ref.ref_name for pointer in pointers).items() if count > 1)

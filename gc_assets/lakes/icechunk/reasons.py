@@ -11,18 +11,18 @@ from gc_assets.core.forest import NO_PARENT
 from gc_assets.core.moments import LATEST_MICROS
 from gc_assets.core.units import count_of
 from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
-from gc_assets.lakes.icechunk.expiration import Expiration, History, Pointer
+from gc_assets.lakes.icechunk.expiration import Expiration, History, RefPointer
 from gc_assets.lakes.icechunk.graph import MICROSECOND, Graph
 
 
 class Reasons:
     """Explains the state of each snapshot."""
 
-    def __init__(self, graph: Graph, expiration: Expiration, config: IcechunkLakeConfig, protecting: Iterable[Pointer]) -> None:
+    def __init__(self, graph: Graph, expiration: Expiration, config: IcechunkLakeConfig, protecting: Iterable[RefPointer]) -> None:
         self._graph = graph
         self._expiration = expiration
         self._semantics = config.expiry.semantics
-        self._heads: dict[int, Pointer] = {}
+        self._heads: dict[int, RefPointer] = {}
         for pointer in graph.pointers:
             known = self._heads.get(pointer.head)
             if known is None or (known.ref.ref_type == "tag" and pointer.ref.ref_type == "branch"):
@@ -62,7 +62,7 @@ class Reasons:
         return f"expired: {pointer.rule.beyond} on {pointer.label}{others}"
 
 
-def _kept_by_rule(history: History, pointer: Pointer, index: int) -> str:
+def _kept_by_rule(history: History, pointer: RefPointer, index: int) -> str:
     cutoff, moment = pointer.rule.cutoff, pointer.rule.moment
     if cutoff.forever:
         return f"kept: {pointer.label} keeps its history permanently ({pointer.rule.path})"
@@ -73,9 +73,9 @@ def _kept_by_rule(history: History, pointer: Pointer, index: int) -> str:
     return f"kept: {pointer.label} reaches a snapshot through it that is {pointer.rule.within}"
 
 
-def _first_through(graph: Graph) -> dict[int, Pointer]:
+def _first_through(graph: Graph) -> dict[int, RefPointer]:
     """For each snapshot, find a ref that reaches it before any edit. Branches are preferred."""
-    through: dict[int, Pointer] = {}
+    through: dict[int, RefPointer] = {}
     for pointer in sorted(graph.pointers, key=lambda item: item.ref.ref_type != "branch"):
         index = pointer.head
         while index != NO_PARENT and index not in through:

@@ -18,7 +18,7 @@ from gc_assets.core.errors import LakeUnreadable
 from gc_assets.core.forest import NO_PARENT
 from gc_assets.core.units import Cutoff, count_of
 from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
-from gc_assets.lakes.icechunk.expiration import Expiration, Pointer, Semantics, expire, resolve_semantics
+from gc_assets.lakes.icechunk.expiration import Expiration, RefPointer, Semantics, expire, resolve_semantics
 from gc_assets.lakes.icechunk.graph import Graph, micros, moment_micros, read_graph, shared_names
 from gc_assets.lakes.icechunk.reasons import Reasons, keep_until
 from gc_assets.lakes.icechunk.ref_names import other_name
@@ -88,7 +88,7 @@ def _find_fixed(graph: Graph, ambiguous: frozenset[str], settings: RepositorySet
     }
 
 
-def _is_protecting(graph: Graph, pointer: Pointer, config: IcechunkLakeConfig, fixed: set[int]) -> bool:
+def _is_protecting(graph: Graph, pointer: RefPointer, config: IcechunkLakeConfig, fixed: set[int]) -> bool:
     """Return True if a ref protects its history.
 
     A tag that the policy ignores only protects its history if the history is incomplete or if the
@@ -99,7 +99,7 @@ def _is_protecting(graph: Graph, pointer: Pointer, config: IcechunkLakeConfig, f
     return not ignored or graph.history.first[pointer.head] == NO_PARENT or (bool(graph.entries) and id(pointer) in fixed)
 
 
-def _is_deletable(pointer: Pointer, config: IcechunkLakeConfig) -> bool:
+def _is_deletable(pointer: RefPointer, config: IcechunkLakeConfig) -> bool:
     if pointer.ref.ref_type == "tag":
         return config.expiry.delete_expired_tags and config.retention.tags == "policy"
     return config.expiry.delete_expired_branches and pointer.ref.ref_name != DEFAULT_BRANCH
@@ -152,7 +152,7 @@ def _find_protected(
     return protected
 
 
-def _find_unreached(graph: Graph, protecting: Sequence[Pointer]) -> set[int]:
+def _find_unreached(graph: Graph, protecting: Sequence[RefPointer]) -> set[int]:
     """Find the snapshots that no protecting ref reaches before any edit."""
     reached: set[int] = set()
     for pointer in protecting:
@@ -270,7 +270,7 @@ def _expiry_rows(
                 yield _ref_deletion(graph, pointer, reason)
 
 
-def _ref_deletion(graph: Graph, pointer: Pointer, reason: str) -> dict[str, Any]:
+def _ref_deletion(graph: Graph, pointer: RefPointer, reason: str) -> dict[str, Any]:
     row = {"snapshot_id": graph.ids[pointer.head], "action": DELETE_REF, "reason": reason, "details": graph.entries.get(pointer.head)}
     return {**row, "ref_name": pointer.ref.ref_name, "ref_type": pointer.ref.ref_type}
 

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
-from gc_assets.core.claims import Claim, Claims, Owner
+from gc_assets.core.claims import Claims, Owner, PrefixClaim
 from gc_assets.core.errors import StateError
 from gc_assets.core.phases import PURGE, QUARANTINE
 from gc_assets.core.plan import Unreadable
@@ -101,10 +101,12 @@ def add_deferred_rows(
         return needed
     shields = list_unread_shields(context, storage_name, refs, live)
     owners = {Owner(item.lake, item.table_uuid) for item in (*missed, *unlisted)}
-    shields += [Claim(prefix, Owner("", None), collect=False) for prefix in prefixes_of(context, storage_name, [*refs, *live], owners)]
+    shields += [
+        PrefixClaim(prefix, Owner("", None), collect=False) for prefix in prefixes_of(context, storage_name, [*refs, *live], owners)
+    ]
     # This claim covers the whole storage, so only keys under protected prefixes (shields) have no
     # owner.
-    everywhere = Claim("", Owner("", None), collect=True)
+    everywhere = PrefixClaim("", Owner("", None), collect=True)
     items = (*unreadable, *unlisted)
     names = ", ".join(item.name for item in items[:3]) + (f" and {len(items) - 3:,} more" if len(items) > 3 else "")
     defers_purges = any(item.blocks_purges for item in unreadable)

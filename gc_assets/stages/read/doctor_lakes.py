@@ -12,7 +12,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from gc_assets.core.claims import Claim, Claims, Owner, narrow_claims
+from gc_assets.core.claims import Claims, Owner, PrefixClaim, narrow_claims
 from gc_assets.core.commands import command
 from gc_assets.core.errors import FormatError, UsageError
 from gc_assets.core.findings import FAIL, OK, SKIPPED, WARN, Finding
@@ -219,13 +219,13 @@ def check_claims(context: RunContext, storage_name: str, frozen: Mapping[str, Fr
     yield from _links(context, storage_name, claims)
 
 
-def _claims(context: RunContext, storage_name: str, refs: FrozenRefs) -> Iterator[Claim]:
+def _claims(context: RunContext, storage_name: str, refs: FrozenRefs) -> Iterator[PrefixClaim]:
     resolver = context.resolver()
     for claim in refs.claims:
         resolved = resolver.locate_one(claim.address)
         if resolved is not None and resolved[0] == storage_name:
             table = f"unread {refs.lake}/{claim.table_name}" if claim.is_unread else claim.table_uuid
-            yield Claim(resolved[1], Owner(refs.lake, claim.table_uuid), claim.collect, table, claim.is_unread)
+            yield PrefixClaim(resolved[1], Owner(refs.lake, claim.table_uuid), claim.collect, table, claim.is_unread)
 
 
 def _links(context: RunContext, storage_name: str, claims: Claims) -> Iterator[Finding]:

@@ -7,10 +7,10 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, S
 from dataclasses import replace
 from typing import Any
 
-from gc_assets.core.claims import TABLE_FOLDERS, Claim, Claims, Owner, narrow_claims
+from gc_assets.core.claims import TABLE_FOLDERS, Claims, Owner, PrefixClaim, narrow_claims
 from gc_assets.core.paths import Location
 from gc_assets.engine.run_context import RunContext
-from gc_assets.lakes.protocol import Claim as LakeClaim
+from gc_assets.lakes.protocol import Claim
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import LAKE_REFS
@@ -19,7 +19,7 @@ from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE
 COLLECTOR = Owner("collector", None)
 
 
-def claims_of(context: RunContext, storage_name: str, tables: Iterable[PublishedTable], dropped: Iterable[Claim] = ()) -> Claims:
+def claims_of(context: RunContext, storage_name: str, tables: Iterable[PublishedTable], dropped: Iterable[PrefixClaim] = ()) -> Claims:
     """Return the effective claims on a storage.
 
     `lake_refs` contributes the claims read with the refs, and `live_files` the claims found in
@@ -29,14 +29,16 @@ def claims_of(context: RunContext, storage_name: str, tables: Iterable[Published
     """
     claims, wide = effective_claims(context, storage_name, tables)
     state, files = collector_paths(context, storage_name)
-    found = Claims.of([*claims, *(Claim(key, COLLECTOR, collect=False) for key in state)], files, wide)
+    found = Claims.of([*claims, *(PrefixClaim(key, COLLECTOR, collect=False) for key in state)], files, wide)
     shared = tuple(claim for claim in claims if claim.names is not None and not claim.collect)
     found = replace(found, shared=shared)
     added: dict[str, Owner | None] = {claim.prefix: claim.owner for claim in dropped}
     return replace(found, owners={**added, **found.owners}) if added else found
 
 
-def effective_claims(context: RunContext, storage_name: str, tables: Iterable[PublishedTable]) -> tuple[list[Claim], list[Claim]]:
+def effective_claims(
+    context: RunContext, storage_name: str, tables: Iterable[PublishedTable]
+) -> tuple[list[PrefixClaim], list[PrefixClaim]]:
     """Return the claims of these tables on a storage, and the claims that were too wide.
 
     `narrow_claims` decides which claims are too wide.
@@ -44,7 +46,7 @@ def effective_claims(context: RunContext, storage_name: str, tables: Iterable[Pu
     return narrow_claims(list(_shield_shared(_claims(context, storage_name, tables))))
 
 
-def _shield_shared(claims: Sequence[Claim]) -> Iterator[Claim]:
+def _shield_shared(claims: Sequence[PrefixClaim]) -> Iterator[PrefixClaim]:
     """Turn metadata claims into shields (protected prefixes) if another lake uses their parent."""
     for claim in claims:
         if claim.names is not None and claim.collect:
@@ -85,7 +87,7 @@ def notes_on_claims(context: RunContext, storage_name: str, claims: Claims) -> l
     ]
 
 
-def _claims(context: RunContext, storage_name: str, tables: Iterable[PublishedTable]) -> list[Claim]:
+def _claims(context: RunContext, storage_name: str, tables: Iterable[PublishedTable]) -> list[PrefixClaim]:
     rows = [
         (table, row)
         for table in tables
@@ -115,17 +117,17 @@ def _is_outside_patterns(context: RunContext, table: PublishedTable, row: Mappin
     return is_frozen_shield and not context.config.lake(table.receipt.owner).collects(row["table_name"])
 
 
-def _to_claim(context: RunContext, lake: str, row: Mapping[str, Any]) -> Claim:
-    if LakeClaim(row["address"], row["table_uuid"], row["table_name"], row["collect"]).is_unread:
-        return Claim(row["key"], Owner(lake, None), collect=False, table=f"unread {lake}/{row['table_name']}", is_unread=True)
+def _to_claim(context: RunContext, lake: str, row: Mapping[str, Any]) -> PrefixClaim:
+    if Claim(row["address"], row["table_uuid"], row["table_name"], row["collect"]).is_unread:
+        return PrefixClaim(row["key"], Owner(lake, None), collect=False, table=f"unread {lake}/{row['table_name']}", is_unread=True)
     traits = context.kind(lake).files
     names = traits.metadata_names if row["collect"] and traits.is_metadata_claim(row["address"]) else None
-    return Claim(row["key"], Owner(lake, row["table_uuid"]), row["collect"], row["location_of"] or row["table_uuid"], names=names)
+    return PrefixClaim(row["key"], Owner(lake, row["table_uuid"]), row["collect"], row["location_of"] or row["table_uuid"], names=names)
 
 
 def list_unread_shields(
     context: RunContext, storage_name: str, refs: Sequence[PublishedTable], live: Sequence[PublishedTable]
-) -> list[Claim]:
+) -> list[PrefixClaim]:
     """Return the prefixes that are protected because of unreadable tables.
 
     As in a sweep, possible locations of tables that were never read are narrowed if they are too

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from gc_assets.config.models import LakeConfig
-from gc_assets.core.claims import Claim, Claims, Owner
+from gc_assets.core.claims import Claims, Owner, PrefixClaim
 from gc_assets.core.commands import command
 from gc_assets.core.dropped_tables import (
     FORGET_AFTER,
@@ -116,7 +116,7 @@ class DroppedTables:
         return self.prefixes.tables
 
     @property
-    def claims(self) -> list[Claim]:
+    def claims(self) -> list[PrefixClaim]:
         return build_claims(self.prefixes)
 
     def build_known(self) -> dict[str, KnownTable]:
@@ -445,15 +445,17 @@ def claims_with_dropped(context: RunContext, storage_name: str, tables: Sequence
     return claims_of(context, storage_name, tables, build_claims(load_dropped_tables(context, storage_name, tables)))
 
 
-def build_claims(found: DroppedPrefixes) -> list[Claim]:
+def build_claims(found: DroppedPrefixes) -> list[PrefixClaim]:
     """Return the claims of the dropped tables whose files are collected."""
     return [
-        Claim(prefix, Owner(item.table.lake, item.table.table_uuid if item.table.claims_by_uuid else None), table=item.table.claim_table)
+        PrefixClaim(
+            prefix, Owner(item.table.lake, item.table.table_uuid if item.table.claims_by_uuid else None), table=item.table.claim_table
+        )
         for prefix, item in select_due(found.tables, found.present)
     ]
 
 
-def _present_prefixes(context: RunContext, storage_name: str, claims: Sequence[Claim]) -> tuple[frozenset[str], frozenset[str]]:
+def _present_prefixes(context: RunContext, storage_name: str, claims: Sequence[PrefixClaim]) -> tuple[frozenset[str], frozenset[str]]:
     own, _ = collector_paths(context, storage_name)
     of_lakes = {claim.prefix for claim in claims if claim.table is None and claim.collect}
     return frozenset({*(claim.prefix for claim in claims), *own}), frozenset(of_lakes)
@@ -598,12 +600,12 @@ def _find_recoverable(context: RunContext, due: Sequence[DroppedTable], lakes: S
     return found
 
 
-def _confirm_repositories(context: RunContext, decided: list[DroppedTable], claims: Sequence[Claim]) -> list[DroppedTable]:
+def _confirm_repositories(context: RunContext, decided: list[DroppedTable], claims: Sequence[PrefixClaim]) -> list[DroppedTable]:
     """Ask the servers for each repository. Its files wait if it may exist or may be needed."""
     return [replace(item, waits_for=_find_repository(context, item.table, claims)) if item.is_due else item for item in decided]
 
 
-def _find_repository(context: RunContext, table: RememberedTable, claims: Sequence[Claim]) -> str | None:
+def _find_repository(context: RunContext, table: RememberedTable, claims: Sequence[PrefixClaim]) -> str | None:
     lake = as_repository(context.lake(table.lake)) if table.noun == REPOSITORY else None
     if lake is None:
         return None
@@ -617,7 +619,7 @@ def _find_repository(context: RunContext, table: RememberedTable, claims: Sequen
     return lake.find_repository(table.table_uuid, table.metadata_location, current.server_id, successor, is_configured=current.never_read)
 
 
-def _find_overlap(table: RememberedTable, claims: Sequence[Claim]) -> Claim | None:
+def _find_overlap(table: RememberedTable, claims: Sequence[PrefixClaim]) -> PrefixClaim | None:
     """Return a claim of another lake that overlaps a repository's former claims."""
     pairs = ((claim, prefix) for claim in claims for prefix in table.prefixes if claim.owner.lake != table.lake)
     return next((claim for claim, prefix in pairs if claim.prefix.startswith(prefix) or prefix.startswith(claim.prefix)), None)

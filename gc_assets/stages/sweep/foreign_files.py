@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from gc_assets.core.claims import Claim, Claims
+from gc_assets.core.claims import Claims, PrefixClaim
 from gc_assets.core.commands import command
 from gc_assets.core.dropped_tables import RememberedTable
 from gc_assets.core.foreign import (
@@ -203,7 +203,7 @@ def foreign_rules(
     )
 
 
-def _find_locations(claims: Collection[Claim], lakes: Collection[str]) -> set[str]:
+def _find_locations(claims: Collection[PrefixClaim], lakes: Collection[str]) -> set[str]:
     """Return the locations of tables in these lakes that no lake claims as a whole."""
     of_lakes = {claim.prefix for claim in claims if claim.table is None and claim.collect}
     return {claim.prefix for claim in claims if claim.table is not None and claim.owner.lake in lakes} - of_lakes
@@ -242,7 +242,7 @@ def claim_ages(
     return known.continue_with(current, accepted.frozen_at, shields), known.continue_with(current, now, shields)
 
 
-def _owners(claims: Iterable[Claim]) -> list[tuple[str, str]]:
+def _owners(claims: Iterable[PrefixClaim]) -> list[tuple[str, str]]:
     """Return each claimed prefix with its table, or with "" if a whole lake claims it.
 
     Prefixes that a lake only protects are skipped, and so are claims on metadata, because they are

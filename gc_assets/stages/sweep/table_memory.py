@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gc_assets.core.arrow_rows import to_row
-from gc_assets.core.claims import Claim
+from gc_assets.core.claims import PrefixClaim
 from gc_assets.core.dropped_tables import REPOSITORY, TABLE, LakeTables, RememberedTable, remember_tables
 from gc_assets.core.untrusted_input import normalize_uuid
 from gc_assets.engine.run_context import RunContext
@@ -87,7 +87,7 @@ def memory_row(table: RememberedTable) -> dict[str, Any]:
 
 
 def update_memory(
-    context: RunContext, storage_name: str, claims: Sequence[Claim], refs: Iterable[PublishedTable]
+    context: RunContext, storage_name: str, claims: Sequence[PrefixClaim], refs: Iterable[PublishedTable]
 ) -> tuple[list[RememberedTable], list[LakeTables]]:
     """Return the tables to remember after this run, and the tables that its lakes list.
 
@@ -196,7 +196,7 @@ def record_verified(context: RunContext, mark: RunContext, refs: Iterable[Publis
 
 
 def list_lake_tables(
-    context: RunContext, refs: Iterable[PublishedTable], claims: Sequence[Claim] = (), known: Mapping[str, KnownTable] | None = None
+    context: RunContext, refs: Iterable[PublishedTable], claims: Sequence[PrefixClaim] = (), known: Mapping[str, KnownTable] | None = None
 ) -> list[LakeTables]:
     """Return the tables that each lake lists in this run or verification mark."""
     refs = list(refs)
@@ -219,7 +219,7 @@ def catalog_identity(context: RunContext, lake_name: str) -> str:
     return f"{read_from or locate_catalog(context, lake_name)}{server_id}"
 
 
-def _list_tables(context: RunContext, refs: PublishedTable, claims: Sequence[Claim], known: Mapping[str, KnownTable]) -> LakeTables:
+def _list_tables(context: RunContext, refs: PublishedTable, claims: Sequence[PrefixClaim], known: Mapping[str, KnownTable]) -> LakeTables:
     lake, summary = refs.receipt.owner, refs.summary(LakeRefsSummary)
     catalog = catalog_identity(context, lake)  # opens a table, so it is not repeated for each table of the lake
     live = context.table(LIVE_FILES, lake)
@@ -259,16 +259,16 @@ def _list_tables(context: RunContext, refs: PublishedTable, claims: Sequence[Cla
     )
 
 
-def _group_claims(lake_name: str, claims: Iterable[Claim]) -> dict[str, list[Claim]]:
+def _group_claims(lake_name: str, claims: Iterable[PrefixClaim]) -> dict[str, list[PrefixClaim]]:
     """Return the claims of a lake's readable tables by table uuid."""
-    found: dict[str, list[Claim]] = {}
+    found: dict[str, list[PrefixClaim]] = {}
     for claim in claims:
         if claim.owner.lake == lake_name and claim.table is not None and claim.collect and not claim.is_unread:
             found.setdefault(claim.table.removeprefix(_URN), []).append(claim)
     return found
 
 
-def _find_repository(context: RunContext, refs: PublishedTable, claims: Sequence[Claim]) -> RememberedTable | None:
+def _find_repository(context: RunContext, refs: PublishedTable, claims: Sequence[PrefixClaim]) -> RememberedTable | None:
     """Return the lake's repository as a table, or None if this run did not read a repository."""
     lake, summary = refs.receipt.owner, refs.summary(LakeRefsSummary)
     found = find_read_repository(summary)

@@ -11,7 +11,7 @@ import pytest
 
 from gc_assets.core.forest import build_forest
 from gc_assets.core.units import Cutoff
-from gc_assets.lakes.icechunk.expiration import History, Pointer, Rule, expire
+from gc_assets.lakes.icechunk.expiration import History, RefPointer, Rule, expire
 from gc_assets.lakes.protocol import Ref
 from tests.lakes.icechunk.builder import DocumentTree, document_tree
 from tests.lakes.icechunk.support import commits_of, deleted_refs, edits, in_state, lake_at, retention_of
@@ -53,7 +53,7 @@ def test_seed_expiry_matches_each_step_of_document(
     stamps = [commit.committed_at.timestamp() for commit in commits]
     rule = Rule(Cutoff(at=tree.cutoff), "retention.default", tree.cutoff.timestamp())
     heads = {ref.ref_name: ref.head_commit_id for ref in frozen.refs}
-    pointers = [Pointer(Ref(name, "branch", heads[name]), forest.position[heads[name]], rule) for name in refs]
+    pointers = [RefPointer(Ref(name, "branch", heads[name]), forest.position[heads[name]], rule) for name in refs]
     outcome = expire(History.of(forest, stamps, []), pointers, [], "seed")
     assert {edit.snapshot: edit.new_parent for edit in outcome.edits} == edited  # positions are the numbers of the document
     parent = {**dict(enumerate(forest.parent)), **edited}

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from gc_assets.core.claims import Claim, Claims, Owner
+from gc_assets.core.claims import Claims, Owner, PrefixClaim
 from gc_assets.core.foreign import UNKNOWN_DIRECTORY, ForeignRules
 from gc_assets.core.globs import glob_regex
 from gc_assets.lakes.iceberg.file_names import OWN_NAMES
@@ -24,9 +24,9 @@ CUTOFF = datetime(2026, 11, 17, tzinfo=UTC)
 TICK = timedelta(microseconds=1)
 CLAIMS = Claims.of(
     [
-        Claim("db/t/", Owner("sales", None), collect=True),
-        Claim("db/t/kept/", Owner("sales", None), collect=False),
-        Claim("weather/", Owner("weather", None), collect=True),
+        PrefixClaim("db/t/", Owner("sales", None), collect=True),
+        PrefixClaim("db/t/kept/", Owner("sales", None), collect=False),
+        PrefixClaim("weather/", Owner("weather", None), collect=True),
     ]
 )
 

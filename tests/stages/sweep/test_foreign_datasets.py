@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from gc_assets.core.claims import Claim, Claims, Owner
+from gc_assets.core.claims import Claims, Owner, PrefixClaim
 from gc_assets.stages.sweep.foreign_files import find_datasets, outermost
 
 
@@ -25,7 +25,7 @@ def test_dataset_is_found_in_any_directory(key: str, root: str) -> None:
 
 def test_dataset_at_root_of_claim_does_not_hide_nested_datasets() -> None:
     """A dataset that is the whole claim of a lake does not count, so those in it must be found."""
-    claims = Claims.of([Claim("w/", Owner("shop", None)), Claim("w/t/", Owner("shop", "1"), table="1")])
+    claims = Claims.of([PrefixClaim("w/", Owner("shop", None)), PrefixClaim("w/t/", Owner("shop", "1"), table="1")])
     keys = ["w/offsets/0", "w/raw/snapshot/snapshot-1", "w/raw/x.zarr/zarr.json", "w/t/.zgroup", "w/t/a/.zgroup", "w/t/a/b/.zgroup"]
     found = outermost(pa.Table.from_batches([find_datasets(pa.array(keys))]), claims)
     assert found.column("key").to_pylist() == ["w/", "w/raw/", "w/t/", "w/t/a/"]

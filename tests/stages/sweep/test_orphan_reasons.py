@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from gc_assets.core.claims import Claim, Claims, Owner
+from gc_assets.core.claims import Claims, Owner, PrefixClaim
 from gc_assets.core.foreign import UNKNOWN_DIRECTORY, ForeignRules
 from gc_assets.core.hashing import xxhash64
 from gc_assets.engine.parquet_scan import ParquetScan
@@ -118,7 +118,7 @@ def test_foreign_file_with_hash_of_referenced_key_is_not_planned(spark: SparkSes
     (tmp_path / "state" / path).write_bytes((tmp_path / "state" / "forged" / part.name).read_bytes())
     assert segment.rows == 0
 
-    claims = Claims.of([Claim("t/", Owner("sales", "1"), collect=True)])
+    claims = Claims.of([PrefixClaim("t/", Owner("sales", "1"), collect=True)])
     rules = ForeignRules(claims, {"sales": "own-.*"}, frozenset({"t/"}))
     keys = ["t/named", "t/stranger"]
     with all_remote() if is_remote else nullcontext():
