@@ -39,7 +39,7 @@ PARTS: Final = _words(
         "beside": "next to",
     }
 )
-# Whole names of functions, classes, modules, constants and fields.
+# Whole names of functions, classes, modules, constants and fields. Their parts too, see `WHOLE_TERMS`.
 TERMS: Final = _words(
     {
         "word words": "message, log entry",
@@ -64,6 +64,9 @@ TERMS: Final = _words(
         "made": "build",
     }
 )
+# Words of `TERMS` that are standard terms in longer names: former metadata, side tables, bits per
+# word, commits made, reading commands.
+WHOLE_TERMS: Final = frozenset({"former", "made", "reading", "readings", "sides", "spread", "word", "words"})
 # Whole names of functions, classes, modules and constants, but not of fields, arguments and locals.
 DEFINITIONS: Final = _words(
     {
@@ -99,6 +102,19 @@ def forbidden_part(name: str) -> str | None:
     return next((PARTS[part] for part in split_name(name) if part in PARTS), None)
 
 
+def _forbidden_term(role: str, name: str) -> str | None:
+    """Return what to write instead of a name in `TERMS` or one of its parts, or None.
+
+    Names of tests are sentences, so their parts are not compared.
+    """
+    if role in {"argument", "local"}:
+        return None
+    whole = name.strip("_").lower()
+    is_sentence = role == "function" and whole.startswith("test_")
+    parts = [] if is_sentence else split_name(re.sub("in_place", "", name, flags=re.IGNORECASE))
+    return TERMS.get(whole) or next((TERMS[part] for part in parts if part in TERMS.keys() - WHOLE_TERMS), None)
+
+
 def _is_participle(word: str) -> bool:
     return word in IRREGULAR or (word.endswith("ed") and len(word) > 3 and word not in NOT_PARTICIPLES)
 
@@ -113,8 +129,8 @@ def broken_name(role: str, name: str) -> tuple[str, str] | None:
     whole = name.strip("_").lower()
     if advice := forbidden_part(name) or ANY_NAME.get(whole):
         return "identifier", advice
-    if role not in {"argument", "local"} and whole in TERMS:
-        return "identifier", TERMS[whole]
+    if advice := _forbidden_term(role, name):
+        return "identifier", advice
     if role in {"function", "class", "module", "constant"} and whole in DEFINITIONS:
         return "identifier", DEFINITIONS[whole]
     if role in {"function", "class", "module"} and len(split_name(name)) == 1 and _is_participle(whole):

@@ -71,6 +71,8 @@ def rules_of(source: str, check: str = "python", path: str = "gc_assets/example.
         ("class Base: ...", "identifier"),
         ("self.told = 1", "identifier"),
         ("FOLD = 1", "identifier"),
+        ("def require_chosen_plan(): ...", "identifier"),
+        ("class ForeignEvidence: ...", "identifier"),
         ("import json as facts", "identifier"),
         ("COLUMN = 'told_at'", "identifier"),
         ("KEY = 'night'", "identifier"),
@@ -100,6 +102,9 @@ def test_forbidden_module_name_is_found(path: str) -> None:
         "class Notebook: ...",
         "SCHEDULE = 'nightly'",
         "table.told()",
+        "def rewrite_in_place(): ...",
+        "FORMER_ROOTS = 1",
+        "def test_listing_is_chosen_by_configuration(): ...",
     ],
 )
 def test_allowed_identifier_passes(source: str) -> None:

@@ -17,7 +17,7 @@ from gc_assets.assets.failures import translate_errors
 from gc_assets.assets.plan_events import plan_event
 from gc_assets.assets.plan_metadata import apply_deadline, reversibility_metadata
 from gc_assets.assets.step_log import forward_logs
-from gc_assets.assets.waiting_plans import choices, describe_waiting, require_chosen_plan
+from gc_assets.assets.waiting_plans import choices, describe_waiting, require_same_plan
 from gc_assets.config.models import PageJob
 from gc_assets.core.approvals import ApprovalEvent
 from gc_assets.core.errors import GateRefused, GcError, UsageError
@@ -89,7 +89,7 @@ def _approve(platform: Platform) -> dg.JobDefinition:
         with translate_errors(retry_io=False, page=platform.config):
             refuse_reexecution(context.run)
             config = ApproveConfig(**context.op_config)
-            require_chosen_plan(context, config.plan_id)
+            require_same_plan(context, config.plan_id)
             _require_plan_and_name(platform, "approve", config.plan_id, config.by)
             # The sensor and the job `apply` use the configuration of this code location, so they
             # could not apply a plan that was created under another policy.
@@ -118,7 +118,7 @@ def _reject(platform: Platform) -> dg.JobDefinition:
         with translate_errors(retry_io=False, page=platform.config):
             refuse_reexecution(context.run)
             config = RejectConfig(**context.op_config)
-            require_chosen_plan(context, config.plan_id)
+            require_same_plan(context, config.plan_id)
             _require_plan_and_name(platform, "reject", config.plan_id, config.by)
             event = reject(platform.config, platform.clock, config.plan_id, config.by, config.comment)
             plan = find_plan(platform.config, event.plan_id)
@@ -139,7 +139,7 @@ def _restore(platform: Platform) -> dg.JobDefinition:
         with translate_errors(retry_io=False, page=platform.config), forward_logs(context):
             launched: dict[str, Any] = {name: value if value != "" else None for name, value in context.op_config.items()}
             config = RestoreConfig(**launched)
-            require_chosen_plan(context, config.plan_id or "")
+            require_same_plan(context, config.plan_id or "")
             if config.plan_id is None and config.prefix is None and config.key is None:
                 raise UsageError(
                     f"Choose a plan in the field Partition, or enter `plan_id`, `prefix` or `key`. {describe_waiting(platform, 'restore')}"

@@ -67,7 +67,7 @@ def choices(platform: Platform, job: str, config_of: Callable[[str], Mapping[str
     return config_of_partition
 
 
-def require_chosen_plan(context: dg.OpExecutionContext, plan_id: str) -> None:
+def require_same_plan(context: dg.OpExecutionContext, plan_id: str) -> None:
     """Check that the chosen partition and the configuration refer to the same plan.
 
     They can differ because the user may edit the configuration after choosing a partition.

@@ -175,7 +175,7 @@ def select_assets(platform: Platform, selection: Selection) -> list[tuple[str, s
     return [*_lake_assets(config, lakes, tables), *_storage_assets(config, storages, tables)]
 
 
-def places_of(platform: Platform, selection: Selection) -> tuple[list[str], list[str]]:
+def select_lakes_and_storages(platform: Platform, selection: Selection) -> tuple[list[str], list[str]]:
     """Return the lakes and storages that a run must be able to read.
 
     A run without a selected storage still reads the metadata that lakes keep in storages. Since

@@ -13,9 +13,9 @@ import click
 from gc_assets.cli.context import Settings, common_options
 from gc_assets.cli.new_config import (
     build_document,
-    discover_places,
     require_separate_state,
     require_storages,
+    search_locations,
     to_text,
     warn_missing_libraries,
 )
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from gc_assets.config.models import Config
     from gc_assets.core.paths import Location
 
-_NO_PLACE = (
-    "pass at least one place with lakes: a folder, a SQLite catalog, a bucket location, or the address of a server. Examples:\n"
+_NO_LOCATION = (
+    "pass at least one location with lakes: a folder, a SQLite catalog, a bucket location, or the address of a server. Examples:\n"
     "  gc-assets init /data/warehouse\n"
     "  gc-assets init s3://lake/weather/\n"
     "  gc-assets init http://localhost:19120/api/v2\n"
@@ -39,7 +39,7 @@ _FILE_EXISTS = "{path} already exists and is not replaced. Write another file wi
 
 
 @click.command("init", short_help="Find lakes and write lakes.yaml.")
-@click.argument("places", nargs=-1, metavar="PLACE...")
+@click.argument("locations", nargs=-1, metavar="LOCATION...")
 @click.option(
     "-o",
     "--output",
@@ -49,12 +49,12 @@ _FILE_EXISTS = "{path} already exists and is not replaced. Write another file wi
 )
 @click.option("--state", default="./state", show_default=True, metavar="S", help="The location of the collector's tables and logs.")
 @common_options
-def init_command(settings: Settings, places: tuple[str, ...], output: Path | None, state: str) -> None:
-    """Find the lakes of each PLACE, and write lakes.yaml with them and their storages in mode
+def init_command(settings: Settings, locations: tuple[str, ...], output: Path | None, state: str) -> None:
+    """Find the lakes of each LOCATION, and write lakes.yaml with them and their storages in mode
     `plan`. Changes nothing else, and never replaces a lakes.yaml.
 
     \b
-    A PLACE is one of:
+    A LOCATION is one of:
       a folder with Icechunk repositories or SQLite catalogs, up to three levels
         deep (and a SQLite catalog next to the folder, if it has tables in it)
       s3://bucket/prefix/, abfss:// or gs:// with Icechunk repositories, up to
@@ -78,13 +78,13 @@ def init_command(settings: Settings, places: tuple[str, ...], output: Path | Non
     from gc_assets.lakes.schema import SCHEMA_NAME, json_schema
     from gc_assets.resources.platform import DEFAULT_CONFIG
 
-    if not places:
-        raise UsageError(_NO_PLACE)
+    if not locations:
+        raise UsageError(_NO_LOCATION)
     path = output or Path(settings.config or DEFAULT_CONFIG)
     if path.exists():
         raise UsageError(_FILE_EXISTS.format(path=path))
     warn_missing_libraries()
-    folders, found = discover_places(places)
+    folders, found = search_locations(locations)
     storages = require_storages(found, folders)
     document = build_document(state, storages, found)
     config = _write_config(path, document, storages)
@@ -103,7 +103,7 @@ def init_command(settings: Settings, places: tuple[str, ...], output: Path | Non
 
 
 def _write_config(path: Path, document: dict[str, Any], storages: Sequence[Location]) -> Config:
-    """Write a new configuration file and load it. The file is removed if the state is in a storage."""
+    """Write a new configuration file and load it. If the state is in a storage, remove the file."""
     from gc_assets.resources.platform import load_platform
 
     try:

@@ -27,7 +27,7 @@ from gc_assets.core.errors import GcError
 # not have to import every command.
 COMMANDS: Final = {
     "init": ("init", "Find lakes in catalogs and repositories, and write lakes.yaml."),
-    "scan": ("scan", "Estimate the live and unused files in a place. Needs no configuration."),
+    "scan": ("scan", "Estimate the live and unused files in a location. Needs no configuration."),
     "demo": ("demo", "Create sample lakes and run on them."),
     "run": ("run", "Find live files and garbage of a run date, and create the plans. Deletes nothing."),
     "show": ("show", "Print a table of a run date."),

@@ -38,37 +38,37 @@ def warn_missing_libraries() -> None:
         print_message(f"Lakes of {names} are not searched, because their libraries are missing. Run pip install 'gc-assets[{extras}]'.")
 
 
-def require_places(places: Sequence[str]) -> None:
-    """Check that all local places exist, so that a typo is reported before the search starts.
+def require_locations(locations: Sequence[str]) -> None:
+    """Check that all local locations exist, so that a typo is reported before the search starts.
 
     Raises:
         UsageError: If a local file or directory does not exist.
     """
     from gc_assets.core.paths import FILE, Location, scheme_of
 
-    for given in places:
+    for given in locations:
         address = _to_address(given)
         try:
             if scheme_of(address) == FILE:
                 Path("/", Location.parse(address).root).stat()
         except (FileNotFoundError, NotADirectoryError):
             raise UsageError(
-                f"{given}: no such file or directory. A place is a folder, a catalog file or an address, see gc-assets init --help."
+                f"{given}: no such file or directory. A LOCATION is a folder, a catalog file or an address, see gc-assets init --help."
             ) from None
         except OSError:
             pass  # the search reports the reason
 
 
-def discover_places(places: Sequence[str]) -> tuple[list[str], list[DiscoveredLake]]:
-    """Search all places for lakes.
+def search_locations(locations: Sequence[str]) -> tuple[list[str], list[DiscoveredLake]]:
+    """Search all locations for lakes.
 
     Returns:
-        The places that are local folders or bucket locations, and the lakes found.
+        The locations that are local folders or bucket locations, and the lakes found.
 
     Raises:
-        UsageError: If a place does not exist, or if no lake is found there.
+        UsageError: If a location does not exist, or if no lake is found there.
     """
-    require_places(places)
+    require_locations(locations)
     from gc_assets.core.paths import FILE, is_in_bucket, scheme_of
     from gc_assets.lakes.discovery import DiscoveryTarget, list_folders
     from gc_assets.lakes.kinds import discover
@@ -77,7 +77,7 @@ def discover_places(places: Sequence[str]) -> tuple[list[str], list[DiscoveredLa
     objects = open_objects()
     addresses: list[str] = []
     found: list[DiscoveredLake] = []
-    for given in places:
+    for given in locations:
         address = _to_address(given)
         try:
             lakes = [lake for folder in list_folders(address) for lake in discover(DiscoveryTarget(folder, objects, os.environ))]
@@ -95,7 +95,7 @@ def discover_places(places: Sequence[str]) -> tuple[list[str], list[DiscoveredLa
     return addresses, found
 
 
-def _to_address(place: str) -> str:
+def _to_address(location: str) -> str:
     """Make a local path absolute. URLs are returned unchanged.
 
     Raises:
@@ -103,11 +103,11 @@ def _to_address(place: str) -> str:
     """
     from gc_assets.core.paths import AZURE, FILE, parse_address, scheme_of
 
-    is_container = scheme_of(place) == AZURE and parse_address(place) is not None
-    if "@" in place.partition("://")[2].partition("/")[0] and not is_container:
+    is_container = scheme_of(location) == AZURE and parse_address(location) is not None
+    if "@" in location.partition("://")[2].partition("/")[0] and not is_container:
         raise UsageError("credentials in an address are refused. Set the variables that gc-assets init --help lists.")
-    is_path = scheme_of(place) == FILE and not place.startswith("file:")
-    return str(Path(place).resolve()) if is_path else place
+    is_path = scheme_of(location) == FILE and not location.startswith("file:")
+    return str(Path(location).resolve()) if is_path else location
 
 
 def _discover_next_to(address: str, objects: Objects) -> list[DiscoveredLake]:
@@ -133,9 +133,9 @@ def _discover_next_to(address: str, objects: Objects) -> list[DiscoveredLake]:
 
 
 def _describe_no_lake(given: str, address: str, objects: Objects) -> str:
-    """Compose the error message for a place without a lake.
+    """Compose the error message for a location without a lake.
 
-    If the place has metadata files but no catalog, the message contains an example.
+    If the location has metadata files but no catalog, the message contains an example.
     """
     from gc_assets.lakes.discovery import DiscoveryTarget, find_metadata
     from gc_assets.lakes.kinds import KINDS
@@ -152,7 +152,7 @@ def _describe_no_lake(given: str, address: str, objects: Objects) -> str:
                     f"  Looked for: {looked_for}.\n"
                     f"  Pass the catalog instead, because only the catalog knows which metadata is current: {kind.catalogs}."
                 )
-    return f"{given}: no lake found. Looked for: {looked_for}. See gc-assets init --help for the supported places."
+    return f"{given}: no lake found. Looked for: {looked_for}. See gc-assets init --help for the supported locations."
 
 
 def require_storages(found: Sequence[DiscoveredLake], folders: Sequence[str]) -> list[Location]:
@@ -192,9 +192,9 @@ def build_document(state: str, storages: Sequence[Location], found: Sequence[Dis
         names.append(unique_name(lake.name, names))
     lakes = [{"name": name, **lake.entry} for name, lake in zip(names, found, strict=True)]
     listed: list[dict[str, Any]] = []
-    for place in storages:
-        names.append(unique_name(place.root.rstrip("/").rpartition("/")[2], names))
-        listed.append({"name": names[-1], "location": str(place), "mode": "plan"})
+    for location in storages:
+        names.append(unique_name(location.root.rstrip("/").rpartition("/")[2], names))
+        listed.append({"name": names[-1], "location": str(location), "mode": "plan"})
     return {"state": state, "storages": listed, "lakes": lakes}
 
 

@@ -225,12 +225,12 @@ def _explain_interruption(context: RunContext, plan: StoredPlan, phases: Sequenc
         with restore_interrupts():
             yield
     except KeyboardInterrupt:
-        from gc_assets.stages.records.plans import has_begun
+        from gc_assets.stages.records.plans import has_started
 
         print_message("gc-assets: interrupted.")
         _print_recorded(context, plan, phases, is_empty_shown=True)
         print_command("To continue", again)
-        if has_begun(context.state, plan.header):
+        if has_started(context.state, plan.header):
             print_command("To end the plan without the remaining actions", command("apply", plan.header.plan_id[:12], end=True))
         raise click.exceptions.Exit(interrupt_code()) from None
     except (GcError, OSError):
@@ -354,7 +354,7 @@ def _print_restore(platform: Platform, result: RestoreResult) -> None:
             if plan.restored_at is not None:
                 print_message(f"Nothing to do: the files of this plan were restored at {plan.restored_at:%Y-%m-%d %H:%M}Z.")
                 return
-            if plan.finished is None and not plan.is_begun:
+            if plan.finished is None and not plan.is_started:
                 print_message(f"Nothing to do: plan {plan.header.plan_id[:12]} was not applied, so it moved no file.")
                 return
         name = platform.config.label_of(result.request.storage)

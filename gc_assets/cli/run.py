@@ -78,14 +78,14 @@ def run_command(
     with show_progress(CommandProgress(), verbose=settings.verbose) as progress:
         progress.set_activity("loading Dagster")
         with fast_imports():
-            from gc_assets.cli.dagster_run import Selection, places_of, run_partition
+            from gc_assets.cli.dagster_run import Selection, run_partition, select_lakes_and_storages
 
         selection = Selection(lakes, storages, through)
-        places = places_of(platform, selection)  # fails on a wrong selection before anything is printed
+        owners = select_lakes_and_storages(platform, selection)  # fails on a wrong selection before anything is printed
         progress.print_line(f"run date {day}")
         progress.set_activity("checking the access to lakes and storages")
         if not platform.config.spark.runs_in_jobs:  # otherwise another machine reads the lakes
-            _require_access(platform.run_context(day, as_of), *places)
+            _require_access(platform.run_context(day, as_of), *owners)
         plans = run_partition(platform, day, selection, as_of=as_of, mode=mode, observer=progress, verbose=settings.verbose)
     ignore_interrupts()
     context = platform.run_context(day, as_of)

@@ -31,16 +31,16 @@ _MAX_TABLES: Final = 20
 _TABLE_COLUMNS: Final = ("lake", "table", "needed", "expired history", "garbage", "snapshots kept", "expiring")
 
 
-@click.command("scan", short_help="Estimate the live and unused files in a place.")
-@click.argument("places", nargs=-1, required=True, metavar="PLACE...")
+@click.command("scan", short_help="Estimate the live and unused files in a location.")
+@click.argument("locations", nargs=-1, required=True, metavar="LOCATION...")
 @click.option("-o", "--output", type=click.Path(dir_okay=False), metavar="F", help="Also write the scan as one HTML page.")
 @common_options
-def scan_command(settings: Settings, places: tuple[str, ...], output: str | None) -> None:
-    """Find the lakes of each PLACE, and estimate which files they need and which look unused. Needs
+def scan_command(settings: Settings, locations: tuple[str, ...], output: str | None) -> None:
+    """Find the lakes of each LOCATION, estimate which files they need and which look unused. Needs
     no configuration, changes nothing and keeps nothing.
 
     \b
-    A PLACE is the same as for `gc-assets init`:
+    A LOCATION is the same as for `gc-assets init`:
       a folder with Icechunk repositories or SQLite catalogs, up to three levels
         deep (and a SQLite catalog next to the folder, if it has tables in it)
       s3://bucket/prefix/ with Icechunk repositories, up to three levels deep
@@ -49,7 +49,7 @@ def scan_command(settings: Settings, places: tuple[str, ...], output: str | None
       catalog:NAME, an Iceberg catalog in pyiceberg's configuration
 
     The estimate uses the retention that `gc-assets init` writes, and a grace period of three days.
-    It assumes that only the lakes of these places use the files. The output ends with the
+    It assumes that only the lakes of these locations use the files. The output ends with the
     lakes.yaml to start from.
 
     \b
@@ -57,14 +57,21 @@ def scan_command(settings: Settings, places: tuple[str, ...], output: str | None
       gc-assets scan /data/warehouse
       gc-assets scan http://localhost:19120/api/v2 -o scan.html
     """
-    from gc_assets.cli.new_config import build_document, discover_places, require_places, require_storages, to_text, warn_missing_libraries
+    from gc_assets.cli.new_config import (
+        build_document,
+        require_locations,
+        require_storages,
+        search_locations,
+        to_text,
+        warn_missing_libraries,
+    )
     from gc_assets.cli.progress import CommandProgress, show_progress
 
-    require_places(places)
+    require_locations(locations)
     warn_missing_libraries()
     with show_progress(CommandProgress(), verbose=settings.verbose) as progress:
         progress.set_activity("looking for lakes")
-        folders, found = discover_places(places)
+        folders, found = search_locations(locations)
         storages = require_storages(found, folders)
         with _temporary_platform(storages, lambda state: to_text(build_document(state, storages, found))) as platform:
             progress.set_activity("loading Dagster")
@@ -75,11 +82,11 @@ def scan_command(settings: Settings, places: tuple[str, ...], output: str | None
             lakes_yaml = to_text(build_document(_STATE, storages, found))
             notes = [f"Lake {lake.name}: {lake.note}." for lake in found if lake.note]
             context = platform.run_context(day)
-            terms = _terms(context, places, headers, notes, lakes_yaml)
+            terms = _terms(context, locations, headers, notes, lakes_yaml)
             _print_scan(context, terms)
             if output is not None:
                 _write_page(context, terms, output)
-    print_command("Write this lakes.yaml", command("init", *places))
+    print_command("Write this lakes.yaml", command("init", *locations))
 
 
 @contextmanager
@@ -108,7 +115,9 @@ def _temporary_platform(storages: Sequence[Location], write: Callable[[str], str
         yield load_platform(os.environ, str(path))
 
 
-def _terms(context: RunContext, places: Sequence[str], headers: Sequence[PlanHeader], notes: Sequence[str], lakes_yaml: str) -> ScanTerms:
+def _terms(
+    context: RunContext, locations: Sequence[str], headers: Sequence[PlanHeader], notes: Sequence[str], lakes_yaml: str
+) -> ScanTerms:
     from gc_assets.core.units import format_duration
     from gc_assets.lakes.kinds import KINDS
     from gc_assets.report.run_report import ScanTerms
@@ -121,7 +130,7 @@ def _terms(context: RunContext, places: Sequence[str], headers: Sequence[PlanHea
     ]
     doubts = [f"{header.storage}: {gate.message}" for header in headers for gate in header.failed_gates]
     doubts += _foreign_files(context)
-    return ScanTerms(tuple(places), tuple(assumptions), (*notes, *doubts), lakes_yaml, command("init", *places))
+    return ScanTerms(tuple(locations), tuple(assumptions), (*notes, *doubts), lakes_yaml, command("init", *locations))
 
 
 def _foreign_files(context: RunContext) -> Iterator[str]:

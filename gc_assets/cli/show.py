@@ -52,14 +52,14 @@ MAX_COMMANDS: Final = 5
 class _Asset(click.types.StringParamType):
     def get_missing_message(self, param: click.Parameter, ctx: click.Context | None) -> str:
         del param, ctx
-        return f"The assets are {', '.join(_shown_tables())}."
+        return f"The assets are {', '.join(_list_tables())}."
 
 
-def _shown_tables() -> dict[str, Table]:
+def _list_tables() -> dict[str, Table]:
     from gc_assets.lakes.kinds import all_tables
-    from gc_assets.state.side_tables import SHOWN_DROPPED_TABLES
+    from gc_assets.state.side_tables import DROPPED_TABLES_VIEW
 
-    return {**all_tables(), SHOWN_DROPPED_TABLES.name: SHOWN_DROPPED_TABLES}
+    return {**all_tables(), DROPPED_TABLES_VIEW.name: DROPPED_TABLES_VIEW}
 
 
 @click.command("show", short_help="Print a table of a run date.")
@@ -99,7 +99,7 @@ def show_command(
     """
     from gc_assets.state.schemas import TABLE_NAME
 
-    tables = _shown_tables()
+    tables = _list_tables()
     if asset not in tables:
         raise UsageError(f"unknown asset {asset!r}; available: {', '.join(tables)}{did_you_mean(asset, tables)}")
     if format_ == "parquet" and output is None:
@@ -143,9 +143,9 @@ def _select_rows(
     from gc_assets.stages.read.browse import paths_of, read_matching_rows
     from gc_assets.stages.read.table_rows import count_table_rows, read_table_rows
     from gc_assets.state.schemas import TABLE_NAME
-    from gc_assets.state.side_tables import SHOWN_DROPPED_TABLES
+    from gc_assets.state.side_tables import DROPPED_TABLES_VIEW
 
-    if table.name == SHOWN_DROPPED_TABLES.name:
+    if table.name == DROPPED_TABLES_VIEW.name:
         from gc_assets.stages.read.dropped_tables import read_dropped_tables  # it imports Spark
 
         found = read_dropped_tables(context, group)
@@ -197,9 +197,9 @@ def _write_short(rows: Iterator[pa.RecordBatch], context: RunContext, table: Tab
     from gc_assets.core.units import format_bytes
     from gc_assets.stages.read.dropped_tables import accept_command, short_row
     from gc_assets.stages.read.file_tables import FileTables
-    from gc_assets.state.side_tables import SHOWN_DROPPED_TABLES
+    from gc_assets.state.side_tables import DROPPED_TABLES_VIEW
 
-    if table.name == SHOWN_DROPPED_TABLES.name:
+    if table.name == DROPPED_TABLES_VIEW.name:
         found = list(_read_rows(rows))
         write_table([short_row(row, context.config.label_of(row["lake"])) for row in found], SHORT_COLUMNS[table.name])
         for row in found[:MAX_COMMANDS]:

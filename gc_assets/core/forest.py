@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 NO_PARENT = -1
-REFS_SHOWN = 100
+MAX_REF_NAMES = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def build_forest(ids: Sequence[str], parent_ids: Sequence[str | None]) -> Forest
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """The number of refs that reach a snapshot, and up to `REFS_SHOWN` of their names."""
+    """The number of refs that reach a snapshot, and up to `MAX_REF_NAMES` of their names."""
 
     count: int
     names: tuple[str, ...]
@@ -74,7 +74,7 @@ def refs_reaching(forest: Forest, heads: Mapping[int, Sequence[str]]) -> list[Re
     reach = [nothing] * len(forest.ids)
     for index in forest.children_first:
         if index in heads:
-            own = Reach(len(heads[index]), tuple(sorted(heads[index])[:REFS_SHOWN]))
+            own = Reach(len(heads[index]), tuple(sorted(heads[index])[:MAX_REF_NAMES]))
             reach[index] = _join(reach[index], own)
         above = forest.parent[index]
         if above != NO_PARENT and above not in forest.cyclic:
@@ -85,4 +85,4 @@ def refs_reaching(forest: Forest, heads: Mapping[int, Sequence[str]]) -> list[Re
 def _join(one: Reach, other: Reach) -> Reach:
     if not one.count or not other.count:
         return one if one.count else other
-    return Reach(one.count + other.count, tuple(sorted(one.names + other.names)[:REFS_SHOWN]))
+    return Reach(one.count + other.count, tuple(sorted(one.names + other.names)[:MAX_REF_NAMES]))

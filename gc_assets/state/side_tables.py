@@ -433,7 +433,7 @@ FOREIGN_PREFIXES: Final = schema_of(
     column("is_junk", BOOL, "True if a file in it is only named like metadata, so that its quarantined files may be purged.", since="0.4"),
 )
 # The dropped tables in the form that `gc-assets show` prints.
-SHOWN_DROPPED_TABLES: Final = Table(
+DROPPED_TABLES_VIEW: Final = Table(
     "dropped_tables", "Tables that an earlier run read and no catalog lists any more.", "storage", ("lake", "table_uuid"), DROPPED_COLUMNS
 )
 # Scratch: sums of the listed files under the claims of a dropped table, for each part of a listing.

@@ -244,7 +244,7 @@ def test_plan_of_an_interrupted_apply_has_a_deadline(plans: Plans) -> None:
     plans.add()
     platform = load_platform(CLOCK, str(plans.path))
     (listed,) = list_plans(platform.config)
-    begun = replace(listed, record=PlanRecord(is_begun=True))
+    begun = replace(listed, record=PlanRecord(is_started=True))
     row = plan_row(begun, NOW, platform.config)
     assert (row["status"], row["apply_by"]) == ("unfinished", listed.header.apply_before)
     ended = replace(listed, record=PlanRecord(finished_at=NOW, not_done={"quarantine/changed": 1}))

@@ -38,7 +38,7 @@ from gc_assets.core.plan import Amount
 from gc_assets.lakes.kinds import all_tables
 from gc_assets.resources.platform import load_platform
 from gc_assets.state.schemas import ORPHAN_FILES
-from gc_assets.state.side_tables import SHOWN_DROPPED_TABLES
+from gc_assets.state.side_tables import DROPPED_TABLES_VIEW
 from tests.assets.platforms import NOW, stored_plan
 from tests.records import EMPTY_SWEEP, log_row, publish_log, publish_table
 
@@ -171,7 +171,7 @@ def test_suggested_command_stays_on_one_line(monkeypatch: pytest.MonkeyPatch, ca
 def test_default_columns_exist_in_the_schema_or_are_computed() -> None:
     computed = {"table", "size", "plan", "state"}
     for name, columns in SHORT_COLUMNS.items():
-        known = {**all_tables(), SHOWN_DROPPED_TABLES.name: SHOWN_DROPPED_TABLES}[name].schema.names
+        known = {**all_tables(), DROPPED_TABLES_VIEW.name: DROPPED_TABLES_VIEW}[name].schema.names
         assert set(columns) <= {*known, *computed}, name
 
 

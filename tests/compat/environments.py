@@ -31,7 +31,7 @@ TOOLS: Final = (
 )
 _RESOLUTIONS: Final = {"lowest": "lowest-direct", "newest": "highest"}
 # Names of the packages whose versions the table shows.
-SHOWN_PACKAGES: Final = ("pyspark", "pandas", "numpy", "pyarrow", "dagster", "pydantic", "click", "pyiceberg")
+REPORTED_PACKAGES: Final = ("pyspark", "pandas", "numpy", "pyarrow", "dagster", "pydantic", "click", "pyiceberg")
 
 
 class NoEnvironment(Exception):
@@ -79,10 +79,10 @@ def _install(cell: Cell, python: Path) -> None:
 
 
 def installed_versions(cell: Cell) -> dict[str, str]:
-    """Return the versions of the packages in `SHOWN_PACKAGES`."""
+    """Return the versions of the packages in `REPORTED_PACKAGES`."""
     lines = (BUILD / f"{cell.name}.txt").read_text().splitlines()
     pins = dict(line.partition(" ")[0].split("==") for line in lines if "==" in line)
-    return {name: pins.get(name, "-") for name in SHOWN_PACKAGES}
+    return {name: pins.get(name, "-") for name in REPORTED_PACKAGES}
 
 
 def _spark_wheel(cell: Cell) -> Path:

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Final
 
 from tests.compat.cells import CELLS, Cell
-from tests.compat.environments import SHOWN_PACKAGES
+from tests.compat.environments import REPORTED_PACKAGES
 
 BEGIN: Final = "<!-- The table is written by `make compat`. -->"
 END: Final = "<!-- End of the table. -->"
-HEAD: Final = ("cell", "verdict", "date", *SHOWN_PACKAGES)
+HEAD: Final = ("cell", "verdict", "date", *REPORTED_PACKAGES)
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Result:
     @property
     def row(self) -> tuple[str, ...]:
         verdict = self.fault.partition(":")[0] or "passed"
-        return (self.cell.name, verdict, f"{datetime.now(UTC):%Y-%m-%d}", *(self.versions.get(name, "-") for name in SHOWN_PACKAGES))
+        return (self.cell.name, verdict, f"{datetime.now(UTC):%Y-%m-%d}", *(self.versions.get(name, "-") for name in REPORTED_PACKAGES))
 
 
 def render(results: Sequence[Result]) -> str:

@@ -117,25 +117,25 @@ def test_renewal_thread_ends_with_the_block(error: BaseException | None) -> None
 
 def test_renewal_in_progress_ends_before_the_release() -> None:
     """Otherwise it would write the released lease again."""
-    has_begun, may_end = threading.Event(), threading.Event()
+    has_started, may_end = threading.Event(), threading.Event()
 
     def renew_slowly() -> None:
-        has_begun.set()
+        has_started.set()
         may_end.wait(30)
 
     lease = ScriptedLease(renew_slowly)
     with hold_lease(lease):
-        assert has_begun.wait(30)
+        assert has_started.wait(30)
         threading.Timer(0.05, may_end.set).start()
     assert lease.calls == ["renew", "release"]
 
 
 def test_interrupted_wait_for_a_renewal_does_not_release_the_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     """The user presses Ctrl-C while a renewal hangs. The lease then expires."""
-    has_begun, may_end = threading.Event(), threading.Event()
+    has_started, may_end = threading.Event(), threading.Event()
 
     def hang() -> None:
-        has_begun.set()
+        has_started.set()
         may_end.wait(30)
 
     def interrupt(_: threading.Thread) -> None:
@@ -146,7 +146,7 @@ def test_interrupted_wait_for_a_renewal_does_not_release_the_lease(monkeypatch: 
 
         def work() -> None:
             with hold_lease(lease):
-                assert has_begun.wait(30)
+                assert has_started.wait(30)
                 patched.setattr(threading.Thread, "join", interrupt)
 
         with pytest.raises(KeyboardInterrupt):

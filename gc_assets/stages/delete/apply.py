@@ -30,7 +30,7 @@ from gc_assets.stages.records.plans import (
     StoredPlan,
     describe_unapproved,
     execution_directory,
-    has_begun,
+    has_started,
     list_plans,
     load_plan,
     refuse_future,
@@ -77,7 +77,7 @@ def apply_plan(spark: SparkSession, context: RunContext, plan: StoredPlan, phase
     with hold_lease(lease), ExitStack() as afterwards:
         _delete_abandoned_marks(context, header.storage, lease.token)
         afterwards.callback(_delete_mark, state, verification_id)
-        resumed, ungated = has_begun(state, header), stale or removes_nothing
+        resumed, ungated = has_started(state, header), stale or removes_nothing
         verification = make_verification_mark(spark, context, plan, verification_id, ungated=ungated, resumed=resumed)
         if not resumed and not removes_nothing:
             refuse_unapproved(load_plan(context.config, plan.published))  # it may have been rejected during the mark
@@ -128,7 +128,7 @@ def refuse_apply(context: RunContext, plan: StoredPlan, phases: Sequence[str] = 
             the plan is not approved, or the policy has changed.
     """
     header = plan.header
-    begun = has_begun(context.state, header)
+    begun = has_started(context.state, header)
     too_late = context.clock.now() >= header.apply_before
     storage = context.storage(header.storage)
     refuse_historical(header)

@@ -140,7 +140,7 @@ class ExpiryRecord:
         return f"{execution_directory(self.header)}/expiry/{self.lake}"
 
     @property
-    def is_begun(self) -> bool:
+    def is_started(self) -> bool:
         return "intent.json" in self._names()
 
     def record_intent(self, actions: Sequence[ExpiryAction]) -> None:
@@ -246,7 +246,7 @@ def expire_lakes(
         record = ExpiryRecord(context, plan.header, lake_name)
         settled_actions = record.settled_actions()
         removes = any(action.action == REMOVE_SNAPSHOT for action in actions if action not in settled_actions)
-        if removes and not only_interrupted and not record.is_begun and mark.kind(lake_name).table_with(TableRole.HISTORY) is not None:
+        if removes and not only_interrupted and not record.is_started and mark.kind(lake_name).table_with(TableRole.HISTORY) is not None:
             rows = planned_actions(context.state, plan.published)
             record_removals(spark, mark, lake_name, plan.header.plan_id, rows.filter(pc.equal(rows.column("lake"), lake_name)))
         lease.check()
@@ -304,7 +304,7 @@ def make_edits(
     Raises:
         LeaseLost: If the lease is lost. The next run then determines which edits were made.
     """
-    resumed, recorded = record.is_begun, record.outcomes()
+    resumed, recorded = record.is_started, record.outcomes()
     pending = [action for action in actions if action not in recorded or not recorded[action].is_final]
     if only_interrupted:
         pending += [action for action in actions if action in recorded and recorded[action].damaged and recorded[action].verdict == FAILED]
@@ -338,7 +338,7 @@ def end_edits(context: RunContext, plan: StoredPlan, lease: Lease) -> dict[str, 
         record = ExpiryRecord(context, plan.header, lake_name)
         recorded, at = record.outcomes(), context.clock.now()
         pending = [action for action in actions if action not in recorded or recorded[action].verdict == FAILED]
-        outcomes = [_cancel(action, recorded.get(action), at, is_interrupted=record.is_begun) for action in pending]
+        outcomes = [_cancel(action, recorded.get(action), at, is_interrupted=record.is_started) for action in pending]
         if outcomes:
             lease.check()
             record.record_outcomes(outcomes, lease.token)

@@ -22,7 +22,7 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import Totals, WrittenParts
 from gc_assets.lakes.protocol import as_preflight
 from gc_assets.stages.delete.checked_tables import find_checked_tables
-from gc_assets.stages.delete.foreign_evidence import ForeignEvidence
+from gc_assets.stages.delete.foreign_findings import ForeignFindings
 from gc_assets.stages.delete.missing_files import LIVE_LISTED
 from gc_assets.stages.delete.plan_inputs import PlanInputs
 from gc_assets.stages.mark.shared_tables import EDIT_COLUMNS, EditKey, SharedTables, edit_keys, list_expiry_tables, read_expiry
@@ -162,7 +162,7 @@ def _find_reasons(inputs: PlanInputs, lake: str, names: Mapping[str | None, str 
     return reasons
 
 
-def sum_left_out(inputs: PlanInputs, written: WrittenParts, run: TableRun, foreign: ForeignEvidence) -> tuple[list[LeftOut], Totals]:
+def sum_left_out(inputs: PlanInputs, written: WrittenParts, run: TableRun, foreign: ForeignFindings) -> tuple[list[LeftOut], Totals]:
     """Sum up the files that the plan leaves out.
 
     Returns:
@@ -226,7 +226,7 @@ def _describe_examples(items: Sequence[Unreadable]) -> str:
     return examples if len(items) <= _MAX_EXAMPLES else f"{examples}; and {len(items) - _MAX_EXAMPLES:,} more"
 
 
-def _describe_missing(missing: Sequence[Unreadable], doubtful: Sequence[Unreadable], foreign: ForeignEvidence) -> Iterator[str]:
+def _describe_missing(missing: Sequence[Unreadable], doubtful: Sequence[Unreadable], foreign: ForeignFindings) -> Iterator[str]:
     found, junk = _describe_examples(missing), _describe_examples(doubtful)
     if missing:
         yield (

@@ -58,7 +58,7 @@ def find_unlisted(context: RunContext, sweep: PublishedTable) -> tuple[Unreadabl
     return () if _is_accepted(context, sweep) else sweep.summary(OrphanFilesSummary).unlisted_lakes
 
 
-def find_doubtful(context: RunContext, storage_name: str) -> tuple[Unreadable, ...]:
+def find_junk_tables(context: RunContext, storage_name: str) -> tuple[Unreadable, ...]:
     """Return tables with unreadable metadata under their claims in other storages.
 
     The metadata may belong to an unknown table whose data is under the same claims. As in the

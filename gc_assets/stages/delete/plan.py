@@ -41,7 +41,7 @@ from gc_assets.engine.tasks import run_single_task
 from gc_assets.lakes.protocol import DELETE_IDLE_BRANCH, DELETE_PATHS
 from gc_assets.stages.delete.close import close_outdated_plans
 from gc_assets.stages.delete.expired_since import ExpiredSince, count_expired_since
-from gc_assets.stages.delete.foreign_evidence import ForeignEvidence
+from gc_assets.stages.delete.foreign_findings import ForeignFindings
 from gc_assets.stages.delete.foreign_rows import ForeignRows
 from gc_assets.stages.delete.left_out import (
     ExpirySource,
@@ -113,7 +113,7 @@ def deletion_plan(spark: SparkSession, context: RunContext, storage_name: str) -
     expiry = _plan_expiry(spark, inputs, run, excluded, kept)
     log = LogReader.of(state, storage_name)
     session = choose_session(spark, *_size(inputs, expiry, log))
-    foreign = ForeignEvidence.of(inputs)
+    foreign = ForeignFindings.of(inputs)
     rows, deferred = plan_rows(session, inputs, run, expiry, log, foreign.prefixes)
     totals_by = ["action", "reason", "after_expiry", "kind"]
     written = write_routed(rows, DELETION_PLAN, run, state, totals_by, [WAITING_SIDE, HELD_SIDE, *LEFT_OUT_SIDES])

@@ -17,7 +17,7 @@ from gc_assets.engine.tables import Totals, WrittenParts
 from gc_assets.lakes.kind import TableRole
 from gc_assets.lakes.kinds import table_with
 from gc_assets.stages.delete.expired_since import ExpiredSince
-from gc_assets.stages.delete.foreign_evidence import ForeignEvidence
+from gc_assets.stages.delete.foreign_findings import ForeignFindings
 from gc_assets.stages.delete.live_set import check_live_set
 from gc_assets.stages.delete.plan_inputs import PlanInputs
 from gc_assets.stages.records.accepted_runs import AcceptedRun, remembered_aliases
@@ -55,7 +55,7 @@ class PlanContent:
     unknown: TailMatches
     uploads: Uploads
     deferred: Amount
-    foreign: ForeignEvidence
+    foreign: ForeignFindings
     left_out: tuple[LeftOut, ...] = ()
     left_out_expired: Totals = field(default_factory=Totals)
     open_plans: tuple[str, ...] = ()

@@ -9,7 +9,7 @@ from typing import Self
 from gc_assets.core.plan import Unreadable
 from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.delete.deferred_rows import list_unreadable
-from gc_assets.stages.delete.missing_files import find_doubtful, find_missing, find_tolerated
+from gc_assets.stages.delete.missing_files import find_junk_tables, find_missing, find_tolerated
 from gc_assets.stages.records.fencing_tokens import quarantine_renewed_at
 from gc_assets.stages.records.set_aside import with_set_aside
 from gc_assets.stages.sweep.clock_lead import first_freeze
@@ -59,7 +59,7 @@ class PlanInputs:
         live, refs = live_tables(context), [context.table(LAKE_REFS, lake.name) for lake in context.config.lakes]
         missing, tolerated = find_missing(context, storage_name), find_tolerated(context, orphans)
         unreadable = _distinct((*list_unreadable(live), *orphans.summary(OrphanFilesSummary).unreadable, *missing))
-        doubtful = find_doubtful(context, storage_name)
+        doubtful = find_junk_tables(context, storage_name)
         renewed_at = quarantine_renewed_at(context, storage_name)
         unreadable = with_set_aside(context, unreadable)
         return cls(context, storage_name, orphans, listing, live, refs, unreadable, missing, tolerated, doubtful, renewed_at)

@@ -25,7 +25,7 @@ from gc_assets.core.plan import Unreadable, Uploads
 from gc_assets.engine.progress import log_activity, track
 from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.delete.execute_rows import OUT_OF_DATE, OnlyInterrupted
-from gc_assets.stages.delete.foreign_evidence import ForeignEvidence
+from gc_assets.stages.delete.foreign_findings import ForeignFindings
 from gc_assets.stages.delete.foreign_rows import ForeignRows
 from gc_assets.stages.delete.plan_inputs import PlanInputs
 from gc_assets.stages.delete.revalidate import REFUSED, Revalidation
@@ -47,7 +47,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 def find_old_uploads(
-    inputs: PlanInputs, cutoff: datetime, foreign: ForeignEvidence, check_foreign: Callable[[pa.Table], ForeignRows] | None = None
+    inputs: PlanInputs, cutoff: datetime, foreign: ForeignFindings, check_foreign: Callable[[pa.Table], ForeignRows] | None = None
 ) -> tuple[pa.Table, int]:
     """Find the uploads that this run's plan should abort.
 
@@ -127,7 +127,7 @@ class UploadExecution:
     run_id: str
 
     def abort(
-        self, revalidation: Revalidation, foreign: ForeignEvidence, unreadable: Sequence[Unreadable], *, only_interrupted: bool
+        self, revalidation: Revalidation, foreign: ForeignFindings, unreadable: Sequence[Unreadable], *, only_interrupted: bool
     ) -> pa.RecordBatch:
         """Abort the plan's uploads and return their outcomes.
 
@@ -178,7 +178,7 @@ def _apply_store_clock(revalidation: Revalidation, context: RunContext, storage_
     return replace(revalidation, ages=replace(revalidation.ages, cutoff=cutoff))
 
 
-def _find_refused(revalidation: Revalidation, foreign: ForeignEvidence, rows: pa.Table) -> pa.ChunkedArray:
+def _find_refused(revalidation: Revalidation, foreign: ForeignFindings, rows: pa.Table) -> pa.ChunkedArray:
     """Return a column that explains why an upload must not be aborted, or is null if it may be."""
     batches = rows.select(["key", "etag", "lake"]).append_column("action", pa.repeat(ABORT, rows.num_rows)).to_batches()
     refused = pa.chunked_array([batch.column(REFUSED) for batch in revalidation(iter(batches))], pa.string())

@@ -37,7 +37,7 @@ from gc_assets.engine.tables import (
     spark_schema,
 )
 from gc_assets.stages.delete.deferred_rows import add_deferred_rows, add_foreign_rows, list_unreadable
-from gc_assets.stages.delete.foreign_evidence import ForeignEvidence
+from gc_assets.stages.delete.foreign_findings import ForeignFindings
 from gc_assets.stages.delete.foreign_rows import ForeignRows
 from gc_assets.stages.delete.live_set import check_live_set
 from gc_assets.stages.delete.revalidate import REFUSED, Revalidation
@@ -140,7 +140,7 @@ class VerificationMark:
     revalidation: Revalidation
     frozen_at: datetime
     unreadable: tuple[Unreadable, ...]
-    foreign: ForeignEvidence
+    foreign: ForeignFindings
 
     @cached_property
     def needed(self) -> DataFrame:
@@ -190,7 +190,7 @@ def make_verification_mark(
     if resumed and not ungated:
         _refuse_newly_unreadable(header, list_unreadable(tables))
     refs = [mark_context.table(LAKE_REFS, lake.name) for lake in mark_context.config.lakes]
-    evidence = ForeignEvidence.of_newest(mark_context, header.storage, [*refs, *tables])
+    evidence = ForeignFindings.of_newest(mark_context, header.storage, [*refs, *tables])
     failed = _failed_gates(spark, context, mark_context, plan, refs, tables, evidence)
     if failed and not ungated:
         raise GateRefused(_describe_mismatch(context, plan, failed))
@@ -213,7 +213,7 @@ def _failed_gates(
     plan: StoredPlan,
     refs: list[PublishedTable],
     tables: list[PublishedTable],
-    foreign: ForeignEvidence,
+    foreign: ForeignFindings,
 ) -> list[GateResult]:
     """Evaluate the gates whose result may have changed since the plan was made.
 

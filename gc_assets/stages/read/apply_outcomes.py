@@ -112,7 +112,9 @@ def read_recorded_actions(context: RunContext, header: PlanHeader, phases: Seque
     for lake, planned in header.expiry_actions.items():
         record = ExpiryRecord(context, header, lake)
         outcomes = record.outcomes()
-        edits[lake] = Counter(item.verdict for item in outcomes.values()) + Counter({UNKNOWN: (planned - len(outcomes)) * record.is_begun})
+        edits[lake] = Counter(item.verdict for item in outcomes.values()) + Counter(
+            {UNKNOWN: (planned - len(outcomes)) * record.is_started}
+        )
         tables[lake] = tuple(
             sorted({item.action.table_name for item in outcomes.values() if item.verdict == DONE and item.action.table_name})
         )

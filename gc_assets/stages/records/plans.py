@@ -83,7 +83,7 @@ class PlanRecord(RenamedKeys):
         approval_events: Approvals and rejections, by the name of their files.
         not_done: Number of unchanged files, uploads and edits by `phase/outcome`. None if all were
             changed, or if the plan ended before release 0.4.
-        is_begun: True if an apply has begun. This field is not stored.
+        is_started: True if an apply has begun. This field is not stored.
     """
 
     model_config = ConfigDict(frozen=True, defer_build=DEFER_BUILD)
@@ -93,7 +93,7 @@ class PlanRecord(RenamedKeys):
     finished_at: datetime | None = None
     restored_at: datetime | None = None
     not_done: dict[str, int] | None = None
-    is_begun: bool = Field(default=False, exclude=True)
+    is_started: bool = Field(default=False, exclude=True)
 
     words = RenamedAttribute("approval_events")
 
@@ -105,7 +105,7 @@ class PlanRecord(RenamedKeys):
             return "restored"
         if self.finished_at is not None:
             return PARTIALLY_APPLIED if self.not_done else "applied"
-        return UNFINISHED if self.is_begun else self.decision_status(plan, now, verdict)
+        return UNFINISHED if self.is_started else self.decision_status(plan, now, verdict)
 
     def decision_status(self, plan: PlanSummary, now: datetime, verdict: Verdict) -> str:
         """Return the status that the plan would have if no apply had begun."""
@@ -168,7 +168,7 @@ class StoredPlan:
 
     Attributes:
         finished: The record written by `record_finished`, or None.
-        is_begun: True if an apply has begun.
+        is_started: True if an apply has begun.
     """
 
     header: PlanHeader
@@ -176,7 +176,7 @@ class StoredPlan:
     verdict: Verdict
     finished: FinishRecord | None
     restored_at: datetime | None
-    is_begun: bool = False
+    is_started: bool = False
 
     @property
     def finished_at(self) -> datetime | None:
@@ -204,7 +204,7 @@ class StoredPlan:
 
     def status_at(self, now: datetime) -> str:
         record = PlanRecord(
-            finished_at=self.finished_at, restored_at=self.restored_at, not_done=self.not_done or None, is_begun=self.is_begun
+            finished_at=self.finished_at, restored_at=self.restored_at, not_done=self.not_done or None, is_started=self.is_started
         )
         return record.status_of(self.header.summary, now, self.verdict)
 
@@ -454,15 +454,15 @@ def reject(config: Config, clock: Clock, plan_id: str, by: str, comment: str = "
             already. While an apply marks the lakes, it has not begun.
     """
     plan, state = _find_open_plan(config, clock, plan_id, by), State.of(config)
-    _refuse_begun(state, plan.header)
+    _refuse_started(state, plan.header)
     event = ApprovalEvent(plan_id=plan.header.plan_id, by=by.strip(), at=clock.now(), decision="rejected", comment=comment)
     recorded = _record(state, plan.header, event)
-    _refuse_begun(state, plan.header)  # an apply may have begun in the meantime
+    _refuse_started(state, plan.header)  # an apply may have begun in the meantime
     return recorded
 
 
-def _refuse_begun(state: State, header: PlanHeader) -> None:
-    if has_begun(state, header):
+def _refuse_started(state: State, header: PlanHeader) -> None:
+    if has_started(state, header):
         name = header.plan_id[:12]
         raise GateRefused(
             f"Cannot reject plan {name}: an apply of the plan has begun, so it is too late. `{command('restore', plan=name)}` "
@@ -483,7 +483,7 @@ def _find_open_plan(config: Config, clock: Clock, plan_id: str, by: str) -> Stor
     return plan
 
 
-def has_begun(state: State, header: PlanHeader) -> bool:
+def has_started(state: State, header: PlanHeader) -> bool:
     """Return True if an apply of the plan has begun. Restoring its files does not count."""
     return any(item.name == _LOG for item in state.files.list(execution_directory(header)))
 
@@ -635,7 +635,7 @@ def describe_other_policy(config: Config, header: PlanHeader) -> str | None:
     Returns:
         A message, or None if the policy is the same or an apply of the plan has begun.
     """
-    if header.policy_digest == config.policy_digest() or has_begun(State.of(config), header):
+    if header.policy_digest == config.policy_digest() or has_started(State.of(config), header):
         return None
     return (
         f"Plan {header.plan_id[:12]} cannot be applied, because the policy in lakes.yaml has changed since it was made. "
@@ -830,7 +830,7 @@ def _records(state: State, storage_name: str, begun: Sequence[str] | None = None
         approval_events = {
             name: record.approval_events.get(name) or _read_event(state, storage_name, plan_id, name) for name in names.get(plan_id, ())
         }
-        record = record.model_copy(update={"approval_events": approval_events, "is_begun": plan_id in begun_ids})
+        record = record.model_copy(update={"approval_events": approval_events, "is_started": plan_id in begun_ids})
         if plan_id in begun_ids and record.finished_at is None and record.restored_at is None:
             directory = f"{storage_name}/apply/{plan_id}"
             finished, restored = (

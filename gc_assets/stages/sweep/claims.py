@@ -146,10 +146,10 @@ def _location_keys(context: RunContext, storage_name: str, *names: str) -> Itera
 
 def prefixes_of(context: RunContext, storage_name: str, tables: Iterable[PublishedTable], owners: Collection[Owner]) -> tuple[str, ...]:
     """Return the key prefixes claimed by these tables and lakes in a storage."""
-    return tuple(sorted(prefix for storage, prefix in places_of(context, tables, owners) if storage == storage_name))
+    return tuple(sorted(prefix for storage, prefix in list_claimed_prefixes(context, tables, owners) if storage == storage_name))
 
 
-def places_of(context: RunContext, tables: Iterable[PublishedTable], owners: Collection[Owner]) -> set[tuple[str, str]]:
+def list_claimed_prefixes(context: RunContext, tables: Iterable[PublishedTable], owners: Collection[Owner]) -> set[tuple[str, str]]:
     """Return the storages and key prefixes that these tables and lakes claim."""
     found: set[tuple[str, str]] = set()
     for table in tables:

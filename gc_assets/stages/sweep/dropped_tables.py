@@ -521,7 +521,7 @@ def _add_state(
         return find_reason_to_wait(item, now, None, None)
     reason = None if lake.collects(item.table.table_name) else "no pattern of `tables` matches it"
     if is_never_read(item.table):
-        reason = _find_doubt(item, lake)
+        reason = _find_reason_to_keep(item, lake)
     elif reason is None:
         reason = _find_unresolved(context, item)
     names = [other.name for other in unreadable if _may_use_files(other, item)]
@@ -535,7 +535,7 @@ def _find_unresolved(context: RunContext, item: DroppedTable) -> str | None:
     return None if problem is None else f"its metadata {location} cannot be found: {problem}"
 
 
-def _find_doubt(item: DroppedTable, lake: LakeConfig) -> str | None:
+def _find_reason_to_keep(item: DroppedTable, lake: LakeConfig) -> str | None:
     """Return why the files of a repository that was never read are not collected, or None."""
     if item.table.metadata_location not in lake.own_locations():
         return f"`location` of lake {lake.label} is not {item.table.metadata_location} any more"

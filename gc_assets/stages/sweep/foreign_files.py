@@ -363,15 +363,15 @@ class _SumForeign:
 
 
 def _add(found: dict[tuple[str, str, str], ForeignFiles], new: ForeignFiles) -> None:
-    place = new.rule, new.lake, new.address
-    old = found.get(place)
+    group = new.rule, new.lake, new.address
+    old = found.get(group)
     if old is None:
-        found[place] = new
+        found[group] = new
         return
     oldest = min((time for time in (old.oldest, new.oldest) if time is not None), default=None)
     samples = (*old.samples, *new.samples)[:MAX_LISTED]
     amounts = {"files": old.files + new.files, "bytes": old.bytes + new.bytes, "oldest": oldest, "samples": samples}
-    found[place] = old.model_copy(update=amounts)
+    found[group] = old.model_copy(update=amounts)
 
 
 def find_datasets(keys: pa.Array) -> pa.RecordBatch:

@@ -205,7 +205,7 @@ class MetadataClassifier:
         if isinstance(found, TableIdentity):
             if self._is_former_view(key, found):
                 return _Finding(None, table_uuid=found.uuid, is_former_view=True)
-            if self._is_protected(key, [place, *self._own_places(found)]):
+            if self._is_protected(key, [place, *self._own_prefixes(found)]):
                 return None
             finding = self._check_known(key, modified, found, is_old=is_old)
             return None if finding is None else finding._replace(prefixes=self._find_prefixes(place, found.lineage))
@@ -234,7 +234,7 @@ class MetadataClassifier:
         inside = [None if place is None else f"{place}{name}{_ANY_NAME}" for place in places for name in names]
         return all(item is not None and re.search(self.protected, item) is not None for item in inside)
 
-    def _own_places(self, found: TableIdentity) -> list[str | None]:
+    def _own_prefixes(self, found: TableIdentity) -> list[str | None]:
         """Return the table's directories in this storage, and None for each one in another."""
         resolved = [self.resolver.locate_one(f"{address.rstrip('/')}/") for address in found.lineage.locations]
         return [key if name == self.storage_name else None for name, key in (item for item in resolved if item is not None)]
@@ -272,7 +272,7 @@ class MetadataClassifier:
         before_ms = self.settled.timestamp() * 1000 if self.settled is not None and is_young else math.inf
         head, parent = lineage.find_head(before_ms)
         lists = (item.manifest_list for item in lineage.snapshots if item.manifest_list is not None)
-        in_own_location = not is_young and (place in self._own_places(found) or any(self._is_under(place, address) for address in lists))
+        in_own_location = not is_young and (place in self._own_prefixes(found) or any(self._is_under(place, address) for address in lists))
         previous, previous_ms = next((item for item in reversed(lineage.log) if item[1] < before_ms), (None, None))
         if previous is None and parent is None and not in_own_location:
             return None

@@ -94,7 +94,7 @@ def find_metadata(context: RunContext, uuids: Collection[str]) -> dict[str, list
 
 
 def _metadata_of_server(context: RunContext, lake_name: str, uuids: Collection[str]) -> Iterator[tuple[str, str]]:
-    places, commits = _read_places(context, lake_name), _read_puts(context, lake_name)
+    places, commits = _read_locations(context, lake_name), _read_puts(context, lake_name)
     wanted = pa.array([f"{_URN}{uuid}" for uuid in sorted(uuids)], pa.string())
     rows = places.filter(pc.and_(pc.equal(places.column("kind"), Kind.TABLE_UUID), pc.is_in(places.column("address"), wanted)))
     newest = commits.group_by("address").aggregate([("at", "max")])
@@ -138,10 +138,10 @@ def _of_server(context: RunContext, lake_name: str) -> dict[str, KnownTable]:
     contents = context.table(LIVE_CONTENTS, lake_name)
     rows = read_rows(context.state, LIVE_CONTENTS, contents, columns=["metadata_location", "on_branch"])
     on_branches = rows.column("metadata_location").filter(rows.column("on_branch"))
-    return newest_commit_times(_read_places(context, lake_name), _read_commits(context, lake_name), on_branches)
+    return newest_commit_times(_read_locations(context, lake_name), _read_commits(context, lake_name), on_branches)
 
 
-def _read_places(context: RunContext, lake_name: str) -> pa.Table:
+def _read_locations(context: RunContext, lake_name: str) -> pa.Table:
     paths = context.state.paths(find_segments(context, lake_name), LOCATIONS_SIDE)
     return read_parts(context.state.files, paths, LOCATIONS, ["container", "address", "kind"])
 

@@ -45,7 +45,7 @@ from gc_assets.lakes.kind import LakeKind, Spellings
 from gc_assets.lakes.kinds import KINDS
 from gc_assets.stages.mark.decoding import content_digest
 from gc_assets.stages.records.dead_tables import dead_tables
-from gc_assets.stages.sweep.claims import places_of
+from gc_assets.stages.sweep.claims import list_claimed_prefixes
 from gc_assets.stages.sweep.dropped_tables import NO_DROPPED_TABLES, SPLIT_SUSPECTS, DroppedTables, SuspectSplit, add_dropped
 from gc_assets.stages.sweep.exact_comparison import find_twins
 from gc_assets.stages.sweep.foreign_files import protected_keys
@@ -465,7 +465,7 @@ class _SuspectSearch:
     """Finds foreign metadata among suspects.
 
     Attributes:
-        former: Addresses of dropped tables' newest known metadata, by uuid.
+        dropped_metadata: Addresses of dropped tables' newest known metadata, by uuid.
         unreadable: Uuids of unreadable tables.
         of_views: Collects the metadata of former views, with their uuids.
         kept: Collects the prefixes of removed former metadata that must be kept.
@@ -474,7 +474,7 @@ class _SuspectSearch:
     context: RunContext
     storage: str
     classifier: MetadataClassifier
-    former: Mapping[str, Sequence[str]]
+    dropped_metadata: Mapping[str, Sequence[str]]
     unreadable: Collection[str]
     of_views: dict[str, str] = field(default_factory=dict[str, str])
     kept: set[StoragePrefix] = field(default_factory=set[StoragePrefix])
@@ -508,7 +508,7 @@ class _SuspectSearch:
         self.kept.update(of_former)
         self.of_views.update((row["key"], row["table_uuid"]) for row in rows if row["is_former_view"])
         of_tables = (row for row in rows if row["reason"] is None and not row["is_former_view"])
-        reasons = find_foreign_lineages(self.context, self.storage, of_tables, self.former, self.unreadable)
+        reasons = find_foreign_lineages(self.context, self.storage, of_tables, self.dropped_metadata, self.unreadable)
         found: list[Mapping[str, Any]] = [{**row, "reason": row["reason"] or reasons.get(row["key"])} for row in rows]
         return sorted((row for row in found if row["reason"] is not None), key=lambda row: str(row["key"]))
 
@@ -552,7 +552,7 @@ def _find_other_claims(context: RunContext, storage_name: str, owners: Collectio
     if not owners:
         return set()
     tables = [context.table(table, lake.name) for lake in context.config.lakes for table in (LAKE_REFS, LIVE_FILES)]
-    return {StoragePrefix(*item) for item in places_of(context, tables, owners) if item[0] != storage_name}
+    return {StoragePrefix(*item) for item in list_claimed_prefixes(context, tables, owners) if item[0] != storage_name}
 
 
 def _merge_settings(found: Iterable[tuple[str, bool | None]]) -> dict[str, bool | None]:

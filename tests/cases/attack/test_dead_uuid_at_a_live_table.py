@@ -22,7 +22,7 @@ from gc_assets.core.foreign import ForeignRules
 from gc_assets.core.plan import PlanHeader
 from gc_assets.stages.records.accepted_prefixes import accept_prefix
 from gc_assets.stages.records.dead_tables import accept_dead_table
-from tests.cases.iceberg.test_one_object_in_doubt import write_old, write_view
+from tests.cases.iceberg.test_one_unreadable_object import write_old, write_view
 from tests.depth import in_turn
 from tests.lakes.iceberg.builder import SCHEMA, LakeBuilder
 from tests.stages.lakehouse import Lakehouse, days_ago

@@ -25,7 +25,7 @@ from gc_assets.stages.read.explain import explain
 from gc_assets.stages.records.dead_tables import accept_dead_table
 from gc_assets.state.parts import read_parts
 from gc_assets.state.side_tables import KNOWN_VIEWS, KNOWN_VIEWS_SIDE
-from tests.cases.iceberg.test_one_object_in_doubt import VIEW_UUID, register_view, write_view
+from tests.cases.iceberg.test_one_unreadable_object import VIEW_UUID, register_view, write_view
 from tests.depth import in_turn
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.stages.lakehouse import Lakehouse, days_ago

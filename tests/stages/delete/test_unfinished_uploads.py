@@ -23,7 +23,7 @@ from gc_assets.core.rehearsals import mark_rehearsal
 from gc_assets.engine.tables import publish, write_rows
 from gc_assets.report.load import load_report
 from gc_assets.report.page import render
-from gc_assets.stages.delete.foreign_evidence import ForeignEvidence
+from gc_assets.stages.delete.foreign_findings import ForeignFindings
 from gc_assets.stages.delete.plan_inputs import PlanInputs
 from gc_assets.stages.delete.revalidate import Revalidation
 from gc_assets.stages.delete.uploads import UploadExecution, find_old_uploads, planned_uploads, upload_totals
@@ -73,7 +73,7 @@ class UploadStory:
         context = replace(self.house.run_context(), clock=options.get("clock", self.house.clock))
         cutoff, unreadable = options.get("cutoff", self.header.grace_cutoff), tuple(options.get("unreadable", ()))
         inputs = replace(PlanInputs.of(context, STORAGE), unreadable=unreadable)
-        rows, later = find_old_uploads(inputs, cutoff, ForeignEvidence(0, ()))
+        rows, later = find_old_uploads(inputs, cutoff, ForeignFindings(0, ()))
         return {key.removeprefix(DATA) for key in rows.column("key").to_pylist()}, later
 
     def forge_plan(self, *rows: dict[str, Any], **changes: Any) -> PlanHeader:
@@ -159,7 +159,7 @@ def test_no_upload_is_aborted_for_unreadable_table_or_outdated_plan(story: Uploa
     context, plan = story.house.run_context(), find_plan(story.house.config, story.header.plan_id)
     refs, live = [context.table(LAKE_REFS, "sales")], [context.table(LIVE_FILES, "sales")]
     revalidation = Revalidation.of(context, story.header, refs, live, timedelta(0))
-    nothing = ForeignEvidence(0, ())
+    nothing = ForeignFindings(0, ())
     cases: list[tuple[list[Unreadable], bool, str, str]] = [
         ([UNREADABLE], False, "changed", "cannot be read"),
         ([], True, "denied", "out of date"),

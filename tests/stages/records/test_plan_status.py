@@ -91,7 +91,7 @@ def test_plan_records_of_older_releases_are_read(at: Platform) -> None:
     records.write_text(json.dumps(document))
     (listed,) = list_plans(at.config)
     assert listed.status_at(NOW) == "applied"
-    assert "is_begun" not in entry
+    assert "is_started" not in entry
 
 
 def test_damaged_end_of_a_plan_is_refused(at: Platform) -> None:

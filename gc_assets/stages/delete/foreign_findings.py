@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from gc_assets.core.claims import Claims
 from gc_assets.engine.run_context import RunContext
-from gc_assets.stages.delete.missing_files import find_doubtful, missing_prefixes
+from gc_assets.stages.delete.missing_files import find_junk_tables, missing_prefixes
 from gc_assets.stages.delete.plan_inputs import PlanInputs
 from gc_assets.stages.records.newest_sweeps import list_newest_sweeps
 from gc_assets.stages.sweep.orphan_files import grace_cutoff
@@ -35,7 +35,7 @@ _OF_OTHERS: Final = "it may belong to a table of no configured lake; the newest 
 
 
 @dataclass(frozen=True, slots=True)
-class ForeignEvidence:
+class ForeignFindings:
     """Metadata of tables in no configured lake (foreign metadata) that a plan has to consider.
 
     This is the metadata found in storages of the plan's lakes, and metadata in any other storage
@@ -116,7 +116,7 @@ class ForeignEvidence:
             if is_relevant:
                 count += found.foreign_metadata_count
                 samples += [item if is_own else context.resolver().address(name, item) for item in found.foreign_metadata]
-        doubtful = set(missing_prefixes(context, storage_name, find_doubtful(context, storage_name), tables))
+        doubtful = set(missing_prefixes(context, storage_name, find_junk_tables(context, storage_name), tables))
         if storage_name in sweeps:
             doubtful |= _read_prefixes(context, sweeps[storage_name], storage_name, around_junk=True)
         return cls(count, tuple(samples), prefixes=tuple(sorted(prefixes)), doubtful=tuple(sorted(doubtful)))
