@@ -20,9 +20,8 @@ from gc_assets.core.deprecation import RenamedAttribute, warn_renamed_attribute
 from gc_assets.core.errors import StateError, UsageError
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_paths
-from gc_assets.lakes.iceberg.tables import SNAPSHOT_HISTORY
-from gc_assets.lakes.kinds import all_tables, owners_of
-from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS, LIFECYCLE_PATHS, POTENTIAL_COMMITS, UNCOMMITTED_OBJECTS
+from gc_assets.lakes.kind import TableRole
+from gc_assets.lakes.kinds import all_tables, owners_of, table_with
 from gc_assets.resources.platform import Platform, load_platform
 from gc_assets.stages.mark.live_set import LiveSet
 from gc_assets.stages.read.browse import paths_of
@@ -31,9 +30,8 @@ from gc_assets.stages.read.snapshot_views import history_views
 from gc_assets.stages.read.table_rows import read_table_rows
 from gc_assets.stages.records.ledger import read_quarantine
 from gc_assets.stages.records.plans import ListedPlan, StoredPlan, find_plan, list_plans, load_plan
-from gc_assets.state import schemas
 from gc_assets.state.journal import State
-from gc_assets.state.schemas import DELETION_PLAN, LAKE_REFS, Table
+from gc_assets.state.schemas import DELETION_PLAN, LAKE_REFS, LIVE_FILES, Table
 
 
 def open(path: str | os.PathLike[str] | None = None) -> PublishedRuns:
@@ -51,7 +49,12 @@ def open(path: str | os.PathLike[str] | None = None) -> PublishedRuns:
     return PublishedRuns(load_platform(os.environ, None if path is None else os.fspath(path)))
 
 
-def _table_method(table: Table):
+_TABLES: Final = all_tables()
+
+
+def _table_method(name: str):
+    table = _TABLES[name]
+
     def read(self: PublishedRun, owner: str | None = None, columns: Collection[str] | None = None) -> pa.Table:
         return self.table(table.name, owner, columns)
 
@@ -80,26 +83,26 @@ class PublishedRun:
 
     night = RenamedAttribute("context")
 
-    policy_table = _table_method(schemas.POLICY_TABLE)
-    current_rules = _table_method(schemas.CURRENT_RULES)
-    lake_refs = _table_method(schemas.LAKE_REFS)
-    commit_graph = _table_method(schemas.COMMIT_GRAPH)
-    reachable_snapshots = _table_method(schemas.REACHABLE_SNAPSHOTS)
-    expiry_plan = _table_method(schemas.EXPIRY_PLAN)
-    expiry_log = _table_method(schemas.EXPIRY_LOG)
-    snapshot_history = _table_method(SNAPSHOT_HISTORY)
-    live_contents = _table_method(schemas.LIVE_CONTENTS)
-    manifest_entries = _table_method(schemas.MANIFEST_ENTRIES)
-    live_files = _table_method(schemas.LIVE_FILES)
-    uncommitted_objects = _table_method(UNCOMMITTED_OBJECTS)
-    potential_commits = _table_method(POTENTIAL_COMMITS)
-    lifecycle_objects = _table_method(LIFECYCLE_OBJECTS)
-    lifecycle_paths = _table_method(LIFECYCLE_PATHS)
-    live_filter = _table_method(schemas.LIVE_FILTER)
-    storage_inventory = _table_method(schemas.STORAGE_INVENTORY)
-    orphan_files = _table_method(schemas.ORPHAN_FILES)
-    deletion_plan = _table_method(schemas.DELETION_PLAN)
-    deletion_log = _table_method(schemas.DELETION_LOG)
+    policy_table = _table_method("policy_table")
+    current_rules = _table_method("current_rules")
+    lake_refs = _table_method("lake_refs")
+    commit_graph = _table_method("commit_graph")
+    reachable_snapshots = _table_method("reachable_snapshots")
+    expiry_plan = _table_method("expiry_plan")
+    expiry_log = _table_method("expiry_log")
+    snapshot_history = _table_method("snapshot_history")
+    live_contents = _table_method("live_contents")
+    manifest_entries = _table_method("manifest_entries")
+    live_files = _table_method("live_files")
+    uncommitted_objects = _table_method("uncommitted_objects")
+    potential_commits = _table_method("potential_commits")
+    lifecycle_objects = _table_method("lifecycle_objects")
+    lifecycle_paths = _table_method("lifecycle_paths")
+    live_filter = _table_method("live_filter")
+    storage_inventory = _table_method("storage_inventory")
+    orphan_files = _table_method("orphan_files")
+    deletion_plan = _table_method("deletion_plan")
+    deletion_log = _table_method("deletion_log")
 
     @property
     def run_date(self) -> date:
@@ -130,7 +133,7 @@ class PublishedRun:
         """
         table, group = self._table(name, owner, columns)
         names = None if columns is None else list(columns)
-        if table is schemas.LIVE_FILES:
+        if table is LIVE_FILES:
             return LiveSet(self.context, self.context.table(table, group)).read(spark, columns=names)
         paths = paths_of(self.context.state, table, group, self.run_date)
         return read_paths(spark, self.context.state.files, table.schema, paths, names)
@@ -182,13 +185,12 @@ class PublishedRun:
             StateError: If the run date has no history.
             UsageError: If the lake does not exist or is not an Iceberg lake.
         """
-        history_views(spark, self.context, _owner(self.context.config, SNAPSHOT_HISTORY, lake))
+        history_views(spark, self.context, _owner(self.context.config, table_with(TableRole.HISTORY), lake))
 
     def _table(self, name: str, owner: str | None, columns: Collection[str] | None) -> tuple[Table, str]:
-        tables = all_tables()
-        if name not in tables:
-            raise UsageError(f"unknown table {name!r}; available: {', '.join(tables)}")
-        table = tables[name]
+        if name not in _TABLES:
+            raise UsageError(f"unknown table {name!r}; available: {', '.join(_TABLES)}")
+        table = _TABLES[name]
         if unknown := [column for column in columns or () if column not in table.schema.names]:
             raise UsageError(f"{name} has no column {', '.join(unknown)}; its columns are {', '.join(table.schema.names)}")
         return table, _owner(self.context.config, table, owner)
