@@ -156,6 +156,8 @@ UNREAD_LOCATIONS: Final = schema_of(
 # Scratch: containers of one level that are still to be decoded, with one part for each task.
 TASKS_SIDE: Final = "_tasks"
 TASKS: Final = pa.schema([field for field in EDGES if field.name not in {"container", "container_size_bytes"}])
+# Scratch: the last known containers of unreadable tables and of former metadata. Schema: `TASKS`.
+LAST_KNOWN_SIDE: Final = "_last_known"
 
 # Symbolic links that the keys of a table depend on. `lake_refs` has this side table as well.
 LINKS_SIDE: Final = "_links"

@@ -53,6 +53,7 @@ from gc_assets.state.side_tables import (
     CONTAINERS_SIDE,
     EDGES_SIDE,
     HASHES,
+    LAST_KNOWN_SIDE,
     LINKS,
     LINKS_SIDE,
     LOCATIONS_SIDE,
@@ -68,9 +69,6 @@ from gc_assets.state.summaries import LakeRefsSummary, ManifestEntriesSummary, S
 # Before the first job of a local session, this process decodes this many bytes of containers, which
 # have about half a million entries. The job would need longer to start.
 MAX_FIRST_BYTES: Final = 48 * 2**20
-# Temporary parts with the last known containers of unreadable tables and of former metadata. The
-# stage deletes them before it ends.
-_LAST_KNOWN_SIDE: Final = "_last_known"
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +214,7 @@ def _write_last_known(context: RunContext, lake_name: str, inputs: Mapping[str, 
         return []
     columns = {name: containers.column(name) for name in TASKS.names if name in containers.column_names}
     rows = pa.table({field.name: columns.get(field.name, pa.nulls(containers.num_rows, field.type)) for field in TASKS}).cast(TASKS)
-    return [f"{run.path}/{part.name}" for part in write_parts(rows, run, context.state.files, _LAST_KNOWN_SIDE)]
+    return [f"{run.path}/{part.name}" for part in write_parts(rows, run, context.state.files, LAST_KNOWN_SIDE)]
 
 
 @dataclass(frozen=True, slots=True)
