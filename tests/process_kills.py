@@ -28,7 +28,7 @@ PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(
     [
         "tests.process_kills",
-        "tests.lakes.icechunk.support",
+        "tests.lakes.icechunk.icechunk_lakes",
         "tests.stages.delete.row_execution",
         "tests.stores.builders",
         "tests.stores.azure_bench",

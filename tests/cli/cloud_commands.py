@@ -21,7 +21,7 @@ from gc_assets.cli.main import cli
 from gc_assets.engine import telemetry
 from gc_assets.state.files import Files
 from tests.depth import example_count
-from tests.stages.bucket_house import BucketHouse
+from tests.stages.bucket_lakehouse import BucketLakehouse
 
 
 @dataclass
@@ -60,7 +60,9 @@ def traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Traces]:
     meters.shutdown()
 
 
-def collect_garbage(house: BucketHouse, traces: Traces, document: dict[str, Any], garbage: str, caplog: pytest.LogCaptureFixture) -> None:
+def collect_garbage(
+    house: BucketLakehouse, traces: Traces, document: dict[str, Any], garbage: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """Run, examine, report, approve, apply and restore by command, and collect what came of it.
 
     Args:

@@ -21,7 +21,7 @@ from tests.cli import cloud_commands
 from tests.cli.cloud_commands import Traces, collect_garbage
 from tests.dates import next_noon
 from tests.depth import in_turn
-from tests.stages.bucket_house import BucketHouse
+from tests.stages.bucket_lakehouse import BucketLakehouse
 from tests.stages.bucket_lakes import Iceberg
 from tests.stores.azure_bench import location_of, open_azure_bench
 
@@ -47,7 +47,7 @@ def test_commands_collect_garbage_without_showing_secrets(
     with open_azure_bench(prefix="lakes/") as bench:
         monkeypatch.setenv(READ_VARIABLE, token)
         monkeypatch.setenv("AZURE_CATALOG", f"{connection_string(KEY)};BlobEndpoint={bench.server.endpoint}")
-        house = BucketHouse(spark, tmp_path, now=now, bench=bench)
+        house = BucketLakehouse(spark, tmp_path, now=now, bench=bench)
         iceberg = Iceberg(house)
         bench.put("iceberg/db/orders/data/lost.parquet", b"lost")
         sales = iceberg.config.model_dump(mode="json", exclude_unset=True)

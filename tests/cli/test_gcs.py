@@ -18,7 +18,7 @@ from tests.cli.cloud_commands import Traces, collect_garbage
 from tests.dates import next_noon
 from tests.depth import full_suite_only
 from tests.gcs.servers import own_process
-from tests.stages.bucket_house import BucketHouse
+from tests.stages.bucket_lakehouse import BucketLakehouse
 from tests.stages.bucket_lakes import Iceberg
 from tests.stores.gcs_bench import open_gcs_bench
 
@@ -36,7 +36,7 @@ def test_commands_collect_garbage_without_showing_secrets(
     # Arrow's client waits for an answer without releasing Python, so the server needs a process of its own.
     with own_process(tmp_path) as server, open_gcs_bench(server, prefix="lakes/") as bench:
         account = json.loads(Path(os.environ["GOOGLE_APPLICATION_CREDENTIALS"]).read_text())
-        house = BucketHouse(spark, tmp_path, now=now, bench=bench)
+        house = BucketLakehouse(spark, tmp_path, now=now, bench=bench)
         iceberg = Iceberg(house)
         bench.put("iceberg/db/orders/data/lost.parquet", b"lost")
         sales = iceberg.config.model_dump(mode="json", exclude_unset=True)

@@ -26,7 +26,7 @@ from tests.lakes.lakefs.fake_server import KEY_ID
 from tests.lakes.lakefs.fake_server import SECRET as LAKEFS_SECRET
 from tests.lakes.nessie.server import Server
 from tests.s3.servers import OWNER, STRANGER, shared_server
-from tests.stages.bucket_house import BucketHouse
+from tests.stages.bucket_lakehouse import BucketLakehouse
 from tests.stages.bucket_lakes import lakes_of_all_kinds
 from tests.state.s3_location import unused_location
 from tests.stores.s3_bench import open_s3_bench
@@ -37,7 +37,7 @@ NESSIE_TOKEN = "a-token-that-nessie-does-not-ask-for"  # noqa: S105  (to be sear
 SECRETS = {"S3_SECRET": OWNER[1], "LAKEFS_SECRET": LAKEFS_SECRET, "NESSIE_TOKEN": NESSIE_TOKEN, "OTHER": STRANGER[1]}
 
 
-def settings_of(house: BucketHouse) -> dict[str, Any]:
+def settings_of(house: BucketLakehouse) -> dict[str, Any]:
     """Return the settings of `lakes.yaml`, with secrets as names of environment variables."""
     described: list[dict[str, Any]] = []
     for lake in house.lakes:
@@ -54,7 +54,7 @@ def settings_of(house: BucketHouse) -> dict[str, Any]:
     return {"state": house.state, "s3": s3, "storages": [storage], "lakes": described}
 
 
-def collect_contents(house: BucketHouse, *folders: Path) -> Iterator[tuple[str, bytes]]:
+def collect_contents(house: BucketLakehouse, *folders: Path) -> Iterator[tuple[str, bytes]]:
     """Return every file of these directories and the state, and every object of the collector in
     the bucket.
     """
@@ -85,7 +85,7 @@ def test_secrets_are_not_written_printed_or_sent(
     now = next_noon(days=10)
     monkeypatch.setenv("GC_ASSETS_UNSAFE_NOW", now.isoformat())
     with open_s3_bench("ceph", prefix="lakes/") as bench, unused_location() as (state, _):
-        house = BucketHouse(spark, tmp_path / "lakes", now=now, bench=bench, state=state, s3=shared_server("ceph").settings)
+        house = BucketLakehouse(spark, tmp_path / "lakes", now=now, bench=bench, state=state, s3=shared_server("ceph").settings)
         house.root.mkdir()
         with lakes_of_all_kinds(house, nessie_server):
             lakes_yaml = tmp_path / "lakes.yaml"

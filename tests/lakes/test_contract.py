@@ -21,7 +21,7 @@ from tests.lakes.iceberg.builder import LakeBuilder
 from tests.lakes.icechunk.builder import RepositoryBuilder, numbers, set_value
 from tests.lakes.lakefs.builder import RepositoryBuilder as LakeFsBuilder
 from tests.lakes.lakefs.fake_server import KEY_ID, SECRET, FakeServer
-from tests.lakes.lakefs.support import config_of as lakefs_config
+from tests.lakes.lakefs.lakefs_lakes import config_of as lakefs_config
 from tests.lakes.nessie.builder import NessieBuilder
 
 NOW = datetime.now(UTC).replace(microsecond=0)

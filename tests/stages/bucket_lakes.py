@@ -24,11 +24,11 @@ from tests.azure.credentials import ACCOUNT, KEY, connection_string
 from tests.azure.servers import AzureServer
 from tests.gcs.servers import GcsServer
 from tests.lakes.lakefs.fake_server import Answer, FakeServer
-from tests.lakes.lakefs.support import config_of
+from tests.lakes.lakefs.lakefs_lakes import config_of
 from tests.lakes.nessie.builder import NessieBuilder, iceberg_table
 from tests.lakes.nessie.server import Server
 from tests.s3.servers import REGION, S3Server
-from tests.stages.bucket_house import BucketHouse
+from tests.stages.bucket_lakehouse import BucketLakehouse
 from tests.stages.test_lakefs_protocol import FilledRepository
 from tests.stores.azure_bench import AzureBench
 from tests.stores.gcs_bench import GcsBench
@@ -72,7 +72,7 @@ def icechunk_storage(bench: S3Bench | AzureBench | GcsBench, name: str) -> icech
     )
 
 
-def catalog_of(house: BucketHouse) -> dict[str, str]:
+def catalog_of(house: BucketLakehouse) -> dict[str, str]:
     """Return pyiceberg's properties for a local catalog with the warehouse `iceberg` in the bucket."""
     warehouse = f"{house.bench.store.location}iceberg"
     return {"type": "sql", "uri": f"sqlite:///{house.root}/catalog.db", "warehouse": warehouse, **file_io(house.bench.server)}
@@ -93,7 +93,7 @@ class BucketLake(Protocol):
 class Iceberg:
     """A table of a SQL catalog: three appends, an overwrite, and a data file of a crashed writer."""
 
-    def __init__(self, house: BucketHouse) -> None:
+    def __init__(self, house: BucketLakehouse) -> None:
         self.house = house
         properties = catalog_of(house)
         self.catalog = SqlCatalog("default", **properties)
@@ -120,7 +120,7 @@ class Icechunk:
     objects there. In such a bucket, its options for a single writer are set.
     """
 
-    def __init__(self, house: BucketHouse) -> None:
+    def __init__(self, house: BucketLakehouse) -> None:
         self.house, bench = house, house.bench
         self.storage = icechunk_storage(bench, "weather")
         compares = bench.mode != "versioned" or isinstance(bench, GcsBench)
@@ -156,7 +156,7 @@ class Icechunk:
 class Nessie:
     """Two tables, one of them dropped. Each commit except the newest two expires."""
 
-    def __init__(self, house: BucketHouse, server: Server) -> None:
+    def __init__(self, house: BucketLakehouse, server: Server) -> None:
         self.house = house
         server.reset()
         self.builder = NessieBuilder(server.uri, house.root / "unused")
@@ -201,7 +201,7 @@ class BucketServer(FakeServer):
     answers.
     """
 
-    def __init__(self, house: BucketHouse, builder: FilledRepository) -> None:
+    def __init__(self, house: BucketLakehouse, builder: FilledRepository) -> None:
         super().__init__(builder.repository)
         self.house, self.namespace = house, builder.namespace
         self.known = set[Path]()
@@ -222,7 +222,7 @@ class BucketServer(FakeServer):
 class LakeFs:
     """A repository of the suite's own server, with expired and uncommitted objects."""
 
-    def __init__(self, house: BucketHouse) -> None:
+    def __init__(self, house: BucketLakehouse) -> None:
         self.house = house
         self.builder = FilledRepository(house.root / "written")
         self.server = BucketServer(house, self.builder)
@@ -248,7 +248,7 @@ class LakeFs:
 
 
 @contextmanager
-def lakes_of_all_kinds(house: BucketHouse, nessie: Server) -> Iterator[dict[str, BucketLake]]:
+def lakes_of_all_kinds(house: BucketLakehouse, nessie: Server) -> Iterator[dict[str, BucketLake]]:
     """Return the lakes of the house by name, one of each kind, with their garbage in the bucket."""
     with ExitStack() as serving:
         lakefs = LakeFs(house)

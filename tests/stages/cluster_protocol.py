@@ -33,7 +33,7 @@ from gc_assets.stages.delete.restore import restore
 from gc_assets.stores.store import open_store
 from tests.process_kills import CHECKOUT
 from tests.s3.servers import S3Server
-from tests.stages.bucket_house import BucketHouse
+from tests.stages.bucket_lakehouse import BucketLakehouse
 from tests.stages.lakehouse import STORAGE, counts
 from tests.stages.remote_execution import all_remote
 from tests.stores.s3_bench import S3Bench
@@ -46,7 +46,7 @@ STORAGE_TABLES = ("live_filter", "storage_inventory", "orphan_files", "deletion_
 
 @dataclass(frozen=True)
 class Scene:
-    """Picklable settings to open the `BucketHouse` of another process."""
+    """Picklable settings to open the `BucketLakehouse` of another process."""
 
     runtime: Mapping[str, Any]
     root: Path
@@ -59,22 +59,22 @@ class Scene:
     s3: S3Config
     bare: Path
 
-    def house(self, spark: SparkSession) -> BucketHouse:
+    def house(self, spark: SparkSession) -> BucketLakehouse:
         connections = Connections.of(self.server.settings)
         store = open_store(f"s3://{self.bucket}/{self.prefix}", connections)
         bench = S3Bench(self.server, self.server.client(), self.bucket, self.prefix, store, connections, "versioned")
         settings = {"quarantine": "versioned"}
-        return BucketHouse(spark, self.root, self.lakes, settings, self.now, state=self.state, s3=self.s3, bench=bench)
+        return BucketLakehouse(spark, self.root, self.lakes, settings, self.now, state=self.state, s3=self.s3, bench=bench)
 
 
-def table_digests(house: BucketHouse) -> dict[str, Any]:
+def table_digests(house: BucketLakehouse) -> dict[str, Any]:
     """Return the row count and digest of every table of a run."""
     tables = [(table, lake.name) for lake in house.lakes for table in LAKE_TABLES] + [(table, STORAGE) for table in STORAGE_TABLES]
     receipts = {f"{owner}/{table}": house.find_table(table, owner).receipt for table, owner in tables}
     return {name: [receipt.rows, receipt.digest] for name, receipt in receipts.items()}
 
 
-def run_protocol(house: BucketHouse) -> dict[str, Any]:
+def run_protocol(house: BucketLakehouse) -> dict[str, Any]:
     """Plan, approve, apply and restore some files. Then apply the plan of the next run, which purges the others."""
     results: dict[str, Any] = {}
 

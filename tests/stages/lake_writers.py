@@ -18,7 +18,7 @@ from tests.lakes.iceberg.builder import LakeBuilder
 from tests.lakes.icechunk.builder import RepositoryBuilder
 from tests.lakes.lakefs.builder import RepositoryBuilder as LakeFsBuilder
 from tests.lakes.lakefs.fake_server import FakeServer
-from tests.lakes.lakefs.support import config_of
+from tests.lakes.lakefs.lakefs_lakes import config_of
 from tests.lakes.nessie.builder import NessieBuilder
 from tests.lakes.nessie.server import Server
 from tests.stages.random_lakes import take_table_step, take_tree_step

@@ -22,7 +22,7 @@ from gc_assets.stores.protocol import RESERVED_PREFIX, QuarantineMode
 from tests.dates import next_noon
 from tests.depth import full_suite_only
 from tests.lakes.nessie.server import Server
-from tests.stages.bucket_house import BucketHouse
+from tests.stages.bucket_lakehouse import BucketLakehouse
 from tests.stages.bucket_lakes import BucketLake, lakes_of_all_kinds
 from tests.stages.lakehouse import counts, outcomes
 from tests.stores.azure_bench import location_of, open_azure_bench
@@ -35,7 +35,7 @@ PAIRS = [(mode, state) for mode in MODES for state in ("state_on_azure", "state_
 
 @dataclass
 class AzureStory:
-    house: BucketHouse
+    house: BucketLakehouse
     lakes: Mapping[str, BucketLake]
     before: dict[str, str]
     header: Any
@@ -53,7 +53,7 @@ def story(
     mode, state = request.param
     with ExitStack() as stack:
         bench = stack.enter_context(open_azure_bench(prefix="lakes/"))
-        house = BucketHouse(spark, tmp_path_factory.mktemp("azure"), settings={"quarantine": mode}, now=next_noon(days=30), bench=bench)
+        house = BucketLakehouse(spark, tmp_path_factory.mktemp("azure"), settings={"quarantine": mode}, now=next_noon(days=30), bench=bench)
         if state == "state_on_azure":
             house.state = location_of(bench.server.container(), "state/")
         lakes = stack.enter_context(lakes_of_all_kinds(house, nessie_server))

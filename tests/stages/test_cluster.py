@@ -24,7 +24,7 @@ from tests.dates import next_noon
 from tests.s3.proxy import Exchange, Fault, Request, Rule, lists, run_proxy
 from tests.s3.servers import shared_server
 from tests.stages import cluster_protocol
-from tests.stages.bucket_house import BucketHouse
+from tests.stages.bucket_lakehouse import BucketLakehouse
 from tests.stages.bucket_lakes import Iceberg
 from tests.stages.cluster_protocol import RESTORED_PREFIX, Scene, run_in_process
 from tests.state.s3_location import unused_location
@@ -66,7 +66,7 @@ def story(spark: SparkSession, spark_cluster: Cluster, tmp_path_factory: pytest.
         connections = Connections.of(proxy.server.settings)
         bench = replace(direct, connections=connections, store=open_store(direct.store.location, connections))
         state, s3 = stack.enter_context(unused_location())
-        house = BucketHouse(spark, folder, [], {"quarantine": "versioned"}, now, state=f"{state}/in-process", s3=s3, bench=bench)
+        house = BucketLakehouse(spark, folder, [], {"quarantine": "versioned"}, now, state=f"{state}/in-process", s3=s3, bench=bench)
         house.lakes = [Iceberg(house).config]
         for key in GARBAGE:
             bench.put(key, b"lost")

@@ -23,9 +23,9 @@ from tests.depth import full_suite_only
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.lakes.icechunk.builder import document_tree, numbers
 from tests.process_kills import CHECKOUT
-from tests.stages import house_process
-from tests.stages.house_process import start_process
+from tests.stages import lakehouse_process
 from tests.stages.lakehouse import Lakehouse, days_ago
+from tests.stages.lakehouse_process import start_process
 
 pytest.importorskip("grpc", reason="Spark Connect needs grpcio (pip install 'pyspark[connect]')")
 pytestmark = [pytest.mark.spark, pytest.mark.compat, full_suite_only]
@@ -59,7 +59,7 @@ def run_remote_server(folder: Path) -> Iterator[dict[str, str]]:
     """Yield the variables of a client of a server with a token and TLS, for a pyspark without a local server."""
     folder.mkdir()
     with run_service(folder) as service:
-        yield {house_process.REMOTE: service.remote, house_process.TOKEN: TOKEN, **service.environment}
+        yield {lakehouse_process.REMOTE: service.remote, lakehouse_process.TOKEN: TOKEN, **service.environment}
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ from gc_assets.state.summaries import ForeignFiles
 from tests.depth import full_suite_only, in_turn
 from tests.lakes.lakefs.builder import RepositoryBuilder
 from tests.lakes.lakefs.fake_server import Answer, Branch, FakeServer
-from tests.lakes.lakefs.support import config_of
+from tests.lakes.lakefs.lakefs_lakes import config_of
 from tests.stages.lakehouse import NOW, Lakehouse, days_ago, outcomes
 
 pytestmark = [pytest.mark.spark, in_turn]

@@ -16,7 +16,7 @@ from tests.dates import next_noon
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.lakes.lakefs.builder import RepositoryBuilder
 from tests.lakes.lakefs.fake_server import FakeServer
-from tests.lakes.lakefs.support import config_of
+from tests.lakes.lakefs.lakefs_lakes import config_of
 from tests.lakes.nessie.builder import NessieBuilder
 from tests.lakes.nessie.server import Server
 from tests.stages.lakehouse import Lakehouse, outcomes

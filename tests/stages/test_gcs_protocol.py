@@ -20,7 +20,7 @@ from tests.dates import next_noon
 from tests.depth import full_suite_only
 from tests.gcs.servers import GcsServer, own_process
 from tests.lakes.nessie.server import Server
-from tests.stages.bucket_house import BucketHouse
+from tests.stages.bucket_lakehouse import BucketLakehouse
 from tests.stages.bucket_lakes import BucketLake, lakes_of_all_kinds
 from tests.stages.lakehouse import outcomes
 from tests.stores.gcs_bench import open_gcs_bench
@@ -42,7 +42,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GcsServer]:
         yield running
 
 
-def contents_of(house: BucketHouse) -> dict[str, str]:
+def contents_of(house: BucketLakehouse) -> dict[str, str]:
     """Return the contents without files that the lakeFS server writes on every request."""
     return {key: digest for key, digest in house.contents().items() if not key.startswith("ml-data/_lakefs/")}
 
@@ -53,7 +53,7 @@ def test_garbage_is_planned_quarantined_restored_and_purged(
 ) -> None:
     with ExitStack() as stack:
         bench = stack.enter_context(open_gcs_bench(server, versioned=mode == "versioned", prefix="lakes/"))
-        house = BucketHouse(spark, tmp_path, settings={"quarantine": mode}, now=next_noon(days=30), bench=bench)
+        house = BucketLakehouse(spark, tmp_path, settings={"quarantine": mode}, now=next_noon(days=30), bench=bench)
         if state == "state_in_bucket":
             house.state = f"gs://{server.bucket()}/state"
         lakes = list(stack.enter_context(lakes_of_all_kinds(house, nessie_server)).values())

@@ -29,7 +29,7 @@ from gc_assets.stages.read.scenarios import Scenario
 from gc_assets.stores.local.objects import LocalObjects
 from tests.depth import example_count, full_suite_only, in_turn, select_cases
 from tests.lakes.iceberg.builder import LakeBuilder, clock_at
-from tests.stages.bucket_house import BucketHouse
+from tests.stages.bucket_lakehouse import BucketLakehouse
 from tests.stages.bucket_lakes import file_io
 from tests.stages.bucket_mirror import MirrorBuilder, open_mirror
 from tests.stages.forecasts import (
@@ -105,7 +105,7 @@ def tables(request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory
                 build_table(MirrorBuilder(root, root / "warehouse", f"h{number:03}", bench.store.location), history)
             LOCAL_FOLDERS[bench.store.location] = f"{root}/warehouse/"
             mirror.copy(root / "warehouse", root / "warehouse")
-            house = BucketHouse(spark, root, now=NOW, bench=bench)
+            house = BucketLakehouse(spark, root, now=NOW, bench=bench)
             lake = LakeBuilder(root)
             lake.properties |= file_io(bench.server)
             house.lakes = [lake.config("sales")]
@@ -190,7 +190,7 @@ class Forest:
         root = self.trees[0].path.parent.parent
         if self.bench is None:
             return Lakehouse(spark, root, now=NOW)
-        return BucketHouse(spark, root, now=NOW, state=str(root / f"state-of-{self.address.partition(':')[0]}"), bench=self.bench)
+        return BucketLakehouse(spark, root, now=NOW, state=str(root / f"state-of-{self.address.partition(':')[0]}"), bench=self.bench)
 
 
 @pytest.fixture(scope="module", params=LOCATIONS)

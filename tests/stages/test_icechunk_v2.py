@@ -25,7 +25,7 @@ from tests.depth import in_turn
 from tests.lakes.icechunk.v2.builder import DocumentTree, RepositoryBuilder, document_tree, microseconds, numbers
 from tests.lakes.icechunk.v2.library import Library
 from tests.s3.servers import REGION
-from tests.stages.bucket_house import BucketHouse
+from tests.stages.bucket_lakehouse import BucketLakehouse
 from tests.stages.bucket_mirror import SERVER, mirror_on_s3
 from tests.stages.lakehouse import NOW, Lakehouse, counts, days_ago, outcomes
 from tests.stores.s3_bench import S3Bench, open_s3_bench
@@ -70,7 +70,7 @@ class WeatherStory:
 
 def files_of(house: Lakehouse) -> set[str]:
     """Return the keys in the folders that the library collects."""
-    keys = house.contents().keys() if isinstance(house, BucketHouse) else house.files().keys()
+    keys = house.contents().keys() if isinstance(house, BucketLakehouse) else house.files().keys()
     return {key for key in keys if key.split("/")[0] == "weather" and key.split("/")[1] in FOLDERS}
 
 
@@ -112,7 +112,7 @@ def story(
     with open_s3_bench(SERVER, prefix="lakes/") as bench:
         mirror_on_s3(bench).copy(house.warehouse, house.warehouse)
         location = f"{bench.store.location}weather/"
-        house = BucketHouse(spark, root, bench=bench, s3=bench.connections.default(S3Config))
+        house = BucketLakehouse(spark, root, bench=bench, s3=bench.connections.default(S3Config))
         house.lakes = [IcechunkLakeConfig.model_validate({"name": "weather", "kind": "icechunk", "location": location, **POLICY})]
         yield WeatherStory(house, icechunk2, bucket_target(bench), files_of(house), lost, dangling, expected, house.plan())
 

@@ -15,9 +15,9 @@ from gc_assets.core.plan import PlanHeader
 from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from tests.depth import example_count, in_turn
 from tests.lakes.icechunk.v2.builder import microseconds, set_flushed_at
+from tests.lakes.icechunk.v2.expiries import assert_library_goes_on, names_in, repo_of
 from tests.lakes.icechunk.v2.histories import History, write_data_files
 from tests.lakes.icechunk.v2.library import Library
-from tests.lakes.icechunk.v2.support import assert_library_goes_on, names_in, repo_of
 from tests.stages.lakehouse import Lakehouse, days_ago
 
 pytestmark = [pytest.mark.spark, in_turn]

@@ -28,9 +28,9 @@ from gc_assets.state.summaries import LifecycleObjectsSummary
 from tests.depth import full_suite_only, in_turn, select_cases
 from tests.lakes.lakefs.builder import RepositoryBuilder, xid
 from tests.lakes.lakefs.fake_server import FakeServer
+from tests.lakes.lakefs.lakefs_lakes import config_of
 from tests.lakes.lakefs.recorded_server import recorded_repository
 from tests.lakes.lakefs.recordings import Recording
-from tests.lakes.lakefs.support import config_of
 from tests.stages.lakefs_reader import unreadable_paths
 from tests.stages.lakehouse import NOW, Lakehouse, days_ago, outcomes
 

@@ -40,7 +40,7 @@ from tests.depth import in_turn
 from tests.lakes.icechunk.builder import document_tree
 from tests.lakes.lakefs.builder import RepositoryBuilder
 from tests.lakes.lakefs.fake_server import FakeServer
-from tests.lakes.lakefs.support import config_of
+from tests.lakes.lakefs.lakefs_lakes import config_of
 from tests.stages.lakehouse import NOW, Lakehouse, counts, days_ago
 
 pytestmark = [pytest.mark.spark, in_turn]

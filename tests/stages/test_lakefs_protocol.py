@@ -23,7 +23,7 @@ from gc_assets.stages.sweep.storage_inventory import find_baseline, last_invento
 from tests.depth import in_turn
 from tests.lakes.lakefs.builder import RepositoryBuilder, xid
 from tests.lakes.lakefs.fake_server import SECRET, FakeServer
-from tests.lakes.lakefs.support import config_of
+from tests.lakes.lakefs.lakefs_lakes import config_of
 from tests.stages.lakefs_reader import unreadable_paths
 from tests.stages.lakehouse import NOW, STORAGE, Lakehouse, Story, counts, days_ago, outcomes
 

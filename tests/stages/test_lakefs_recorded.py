@@ -22,9 +22,9 @@ from gc_assets.stages.sweep.orphan_files import orphan_files
 from gc_assets.stages.sweep.storage_inventory import storage_inventory
 from tests.depth import full_suite_only
 from tests.lakes.lakefs.fake_server import FakeServer
+from tests.lakes.lakefs.lakefs_lakes import config_of, moment
 from tests.lakes.lakefs.recorded_server import recorded_repository
 from tests.lakes.lakefs.recordings import Recording
-from tests.lakes.lakefs.support import config_of, moment
 from tests.stages.forecasts import Forecast, difference, forecast_orphans, orphan_sizes, orphans_under_policy
 from tests.stages.lakehouse import STORAGE, Lakehouse
 

@@ -20,10 +20,10 @@ from gc_assets.stages.mark.kind_tables import make_kind_table
 from gc_assets.stages.records.accepted_runs import forget_lake
 from gc_assets.stages.records.plans import find_plan
 from tests.depth import example_count, full_suite_only
+from tests.lakes.lakefs.lakefs_lakes import config_of
 from tests.lakes.lakefs.server import LakeFs, Repository, running
-from tests.lakes.lakefs.support import config_of
 from tests.lakes.lakefs.test_retention_random import expected_commits
-from tests.stages.bucket_house import BucketHouse
+from tests.stages.bucket_lakehouse import BucketLakehouse
 from tests.stages.lakehouse import Lakehouse, counts
 from tests.stores.s3_bench import open_s3_bench
 
@@ -282,7 +282,7 @@ def test_server_reads_retained_objects_after_garbage_is_deleted(spark: SparkSess
                 repository.reset("main")
         expired = repository.keys(commits[0])["a"]
         repository.rules(15)
-        house = BucketHouse(spark, tmp_path, [config_of(server.uri, "models")], SETTINGS, datetime.now(UTC) + AGE, bench=bench)
+        house = BucketLakehouse(spark, tmp_path, [config_of(server.uri, "models")], SETTINGS, datetime.now(UTC) + AGE, bench=bench)
         contents = house.contents()
 
         header = house.plan()

@@ -33,9 +33,9 @@ from gc_assets.state.side_tables import DROPPED_TABLES, DROPPED_TABLES_SIDE
 from tests.depth import example_count, full_suite_only, in_turn
 from tests.lakes.lakefs.builder import RepositoryBuilder
 from tests.lakes.lakefs.fake_server import FakeRepository, FakeServer
+from tests.lakes.lakefs.lakefs_lakes import config_of, moment
 from tests.lakes.lakefs.recorded_server import recorded_repository
 from tests.lakes.lakefs.recordings import Recording
-from tests.lakes.lakefs.support import config_of, moment
 from tests.stages.forecasts import forecast_orphans, orphans_under_policy
 from tests.stages.lakehouse import Lakehouse, days_ago, outcomes
 

@@ -21,9 +21,9 @@ from gc_assets.state.summaries import LiveFilesSummary
 from tests.depth import in_turn
 from tests.lakes.lakefs.builder import RepositoryBuilder
 from tests.lakes.lakefs.fake_server import FakeRepository
+from tests.lakes.lakefs.lakefs_lakes import moment
 from tests.lakes.lakefs.recorded_server import recorded_repository
 from tests.lakes.lakefs.recordings import Recording
-from tests.lakes.lakefs.support import moment
 from tests.stages.lakehouse import NOW, Lakehouse, days_ago, outcomes
 from tests.stages.test_lakefs_unused_ranges import GATES, Setup, serve
 

@@ -22,7 +22,7 @@ from tests.dates import next_noon
 from tests.depth import in_turn
 from tests.s3.proxy import Exchange, Request, Rule, error_answer, lists, run_proxy
 from tests.s3.servers import shared_server
-from tests.stages.bucket_house import BucketHouse
+from tests.stages.bucket_lakehouse import BucketLakehouse
 from tests.stages.bucket_lakes import Iceberg
 from tests.stages.lakehouse import STORAGE, counts
 from tests.stores.s3.bucket_actions import set_versioning
@@ -35,7 +35,7 @@ LOST = ("gone", "kept", "resized", "same_bytes", "same_size")
 
 
 @contextmanager
-def open_house(spark: SparkSession, root: Path, mode: QuarantineMode, *rules: Rule) -> Iterator[BucketHouse]:
+def open_house(spark: SparkSession, root: Path, mode: QuarantineMode, *rules: Rule) -> Iterator[BucketLakehouse]:
     """A table with retained snapshots only, and five lost files in it. Requests go through a proxy."""
     with (
         open_s3_bench("ceph", versioned=mode == "versioned", prefix="lakes/", own=True) as bench,
@@ -43,14 +43,14 @@ def open_house(spark: SparkSession, root: Path, mode: QuarantineMode, *rules: Ru
     ):
         now = next_noon(days=4)
         settings = {"quarantine": mode, "s3": proxy.server.settings.model_dump(mode="json", exclude_none=True)}
-        house = BucketHouse(spark, root, settings=settings, now=now, bench=bench)
+        house = BucketLakehouse(spark, root, settings=settings, now=now, bench=bench)
         house.lakes = [Iceberg(house).config.with_retention("30d")]
         for name in LOST:
             bench.put(f"{DATA_PREFIX}{name}", name.encode())
         yield house
 
 
-def read_outcomes(house: BucketHouse) -> dict[str, tuple[str, str]]:
+def read_outcomes(house: BucketLakehouse) -> dict[str, tuple[str, str]]:
     """Return outcome and error of each lost file by name."""
     rows = (row for row in house.rows("deletion_log") if row["key"].startswith(DATA_PREFIX))
     return {row["key"].removeprefix(DATA_PREFIX): (row["outcome"], row["error"] or "") for row in rows}

@@ -26,7 +26,7 @@ from gc_assets.stores.protocol import RESERVED_PREFIX, QuarantineMode
 from tests.dates import next_noon
 from tests.depth import full_suite_only
 from tests.lakes.nessie.server import Server
-from tests.stages.bucket_house import BucketHouse
+from tests.stages.bucket_lakehouse import BucketLakehouse
 from tests.stages.bucket_lakes import BucketLake, lakes_of_all_kinds
 from tests.stages.lakehouse import counts, outcomes
 from tests.state.s3_location import unused_location
@@ -41,7 +41,7 @@ PAIRS = [(mode, state) for mode in MODES for state in STATES]
 
 @dataclass
 class BucketStory:
-    house: BucketHouse
+    house: BucketLakehouse
     lakes: Mapping[str, BucketLake]
     before: dict[str, str]
     header: Any
@@ -87,7 +87,7 @@ def story(
     with ExitStack() as stack:
         bench = stack.enter_context(open_s3_bench("ceph", versioned=mode == "versioned", prefix="lakes/"))
         now = next_noon(days=30)
-        house = BucketHouse(spark, tmp_path_factory.mktemp("bucket"), settings={"quarantine": mode}, now=now, bench=bench)
+        house = BucketLakehouse(spark, tmp_path_factory.mktemp("bucket"), settings={"quarantine": mode}, now=now, bench=bench)
         if state == "state_on_s3":
             house.state, house.s3 = stack.enter_context(unused_location())
         lakes = stack.enter_context(lakes_of_all_kinds(house, nessie_server))

@@ -14,7 +14,7 @@ from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.stages.sweep.storage_inventory import storage_inventory
 from tests.s3.proxy import lists, run_proxy
 from tests.s3.servers import shared_server
-from tests.stages.bucket_house import BucketHouse
+from tests.stages.bucket_lakehouse import BucketLakehouse
 from tests.stages.bucket_lakes import Iceberg
 from tests.stages.lakehouse import STORAGE
 from tests.stores.s3_bench import S3Bench, open_s3_bench
@@ -32,7 +32,7 @@ def test_receipt_counts_s3_requests_of_executors(spark: SparkSession, tmp_path: 
         for key in ("a/1", "b/1", "c/1", "d"):
             bench.put(key, b"x")
         proxied_bench = replace(bench, connections=Connections.of(proxy.server.settings))
-        house = BucketHouse(spark, tmp_path, [lake_config(bench)], bench=proxied_bench)
+        house = BucketLakehouse(spark, tmp_path, [lake_config(bench)], bench=proxied_bench)
         storage_inventory(spark, house.run_context(), STORAGE)
         summary = house.summary("storage_inventory")
         is_listing = [lists(request) or "uploads" in request.query for request in proxy.requests]
@@ -47,7 +47,7 @@ def test_next_run_splits_listing_of_flat_prefix(spark: SparkSession, tmp_path: P
         names = {f"k{number:02d}" for number in range(40)}
         for name in names:
             bench.put(name, b"x")
-        house = BucketHouse(spark, tmp_path, [lake_config(bench)], bench=bench)
+        house = BucketLakehouse(spark, tmp_path, [lake_config(bench)], bench=bench)
         tasks = list[int]()
         for _ in range(2):
             storage_inventory(spark, house.run_context(), STORAGE)
@@ -60,7 +60,7 @@ def test_next_run_splits_listing_of_flat_prefix(spark: SparkSession, tmp_path: P
 def test_run_between_listings_sends_no_list_request(spark: SparkSession, tmp_path: Path) -> None:
     with open_s3_bench("ceph") as bench, run_proxy(shared_server("ceph")) as proxy:
         proxied_bench = replace(bench, connections=Connections.of(proxy.server.settings))
-        house = BucketHouse(spark, tmp_path, settings={"grace": "1s", "listing": {"every": "7d"}}, bench=proxied_bench)
+        house = BucketLakehouse(spark, tmp_path, settings={"grace": "1s", "listing": {"every": "7d"}}, bench=proxied_bench)
         table = Iceberg(house)
         house.lakes = [table.config]
         house.now = datetime.now(UTC) + timedelta(days=1)

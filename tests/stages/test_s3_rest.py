@@ -21,7 +21,7 @@ from tests.depth import full_suite_only
 from tests.lakes.nessie.builder import NessieBuilder
 from tests.lakes.nessie.server import running
 from tests.s3.servers import REGION, S3Server, shared_server
-from tests.stages.bucket_house import BucketHouse
+from tests.stages.bucket_lakehouse import BucketLakehouse
 from tests.stages.bucket_lakes import ROWS, file_io
 from tests.stages.lakehouse import counts, outcomes
 from tests.stores.s3_bench import open_s3_bench
@@ -67,7 +67,7 @@ def test_rest_catalog_tables_can_be_planned_applied_restored_and_purged(spark: S
         orders = catalog.load_table("db.orders")
         table_prefix = f"{orders.location()}/".removeprefix(bench.store.location)
         now = next_noon(days=30)
-        house = BucketHouse(spark, tmp_path, settings={"quarantine": "trash"}, now=now, bench=bench)
+        house = BucketLakehouse(spark, tmp_path, settings={"quarantine": "trash"}, now=now, bench=bench)
         house.lakes = [IcebergLakeConfig.model_validate({"name": "sales", "kind": "iceberg", "catalog": properties})]
         before = house.contents()
         header = house.plan()

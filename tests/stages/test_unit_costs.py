@@ -22,7 +22,7 @@ from gc_assets.state.summaries import LiveFilesSummary
 from tests.depth import full_suite_only
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.lakes.iceberg.rest_server import serve_catalog
-from tests.stages.bucket_house import BucketHouse
+from tests.stages.bucket_lakehouse import BucketLakehouse
 from tests.stages.bucket_lakes import ROWS, catalog_of
 from tests.stages.lakehouse import NOW, STORAGE, Lakehouse
 from tests.stores.s3_bench import open_s3_bench
@@ -34,7 +34,7 @@ FILES = 20_000
 class BucketTables:
     """Tables of a SQL catalog in a bucket, each with the same number of commits."""
 
-    def __init__(self, house: BucketHouse) -> None:
+    def __init__(self, house: BucketLakehouse) -> None:
         self.house = house
         properties = catalog_of(house)
         self.catalog = SqlCatalog("default", **properties)
@@ -59,7 +59,7 @@ class BucketTables:
 @pytest.mark.spark
 def test_run_sends_one_request_per_table_and_per_new_container(spark: SparkSession, tmp_path: Path) -> None:
     with open_s3_bench("ceph") as bench:
-        tables = BucketTables(BucketHouse(spark, tmp_path, now=NOW + timedelta(days=30), bench=bench))
+        tables = BucketTables(BucketLakehouse(spark, tmp_path, now=NOW + timedelta(days=30), bench=bench))
         lists = TABLES * COMMITS
         requests = {"lake_refs": {"GET": TABLES}, "reachable_snapshots": {}, "live_files": {}}
         first = {**requests, "commit_graph": {"GET": TABLES}, "manifest_entries": {"HEAD": lists, "GET": 2 * lists}}

@@ -32,7 +32,7 @@ from gc_assets.lakes.iceberg.config import IcebergLakeConfig
 from gc_assets.stages.read.doctor_lakes import check_addresses
 from gc_assets.stores.local import mounts
 from tests.depth import in_turn
-from tests.stages.bucket_house import BucketHouse
+from tests.stages.bucket_lakehouse import BucketLakehouse
 from tests.stages.bucket_lakes import catalog_of
 from tests.stages.lakehouse import Lakehouse
 from tests.stores.s3_bench import open_s3_bench
@@ -107,7 +107,7 @@ def test_live_file_addressed_by_access_point_refuses_the_plan(spark: SparkSessio
     `other.parquet` is also the name of another object, in another bucket of the server.
     """
     with open_s3_bench("ceph") as bench, open_s3_bench("ceph", own=True) as other:
-        house = BucketHouse(spark, tmp_path, s3=bench.connections.default(S3Config), bench=bench)
+        house = BucketLakehouse(spark, tmp_path, s3=bench.connections.default(S3Config), bench=bench)
         writer = Writer(house, catalog_of(house))
         location = bench.store.location
         web = f"{bench.server.endpoint}/{quote(location.removeprefix('s3://'))}"

@@ -17,7 +17,7 @@ from tests.depth import in_turn
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
 from tests.lakes.lakefs.builder import RepositoryBuilder
 from tests.lakes.lakefs.fake_server import FakeServer
-from tests.lakes.lakefs.support import config_of
+from tests.lakes.lakefs.lakefs_lakes import config_of
 from tests.lakes.nessie.builder import LONG_AGO, NessieBuilder, delete, iceberg_table
 from tests.lakes.nessie.server import Server
 from tests.stages.lakehouse import Lakehouse, days_ago

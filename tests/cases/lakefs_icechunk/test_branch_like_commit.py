@@ -14,7 +14,7 @@ import pytest
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.lakes.protocol import FrozenRefs
 from tests.lakes.lakefs.builder import RepositoryBuilder
-from tests.lakes.lakefs.support import serve
+from tests.lakes.lakefs.lakefs_lakes import serve
 
 NOW = datetime.now(UTC).replace(microsecond=0)
 COMMIT = "822b72fe" + "0" * 56

@@ -13,7 +13,7 @@ import pytest
 
 from gc_assets.core.units import Cutoff, parse_cutoff
 from tests.lakes.lakefs.builder import RepositoryBuilder
-from tests.lakes.lakefs.support import FAR_FUTURE, commits_of, graph_of, serve, states
+from tests.lakes.lakefs.lakefs_lakes import FAR_FUTURE, commits_of, graph_of, serve, states
 
 NOW = datetime.now(UTC).replace(microsecond=0)
 NEVER = [739_999, 999_999, 2**31 - 1, 2**63 - 1]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from gc_assets.lakes.lakefs.namespaces import find_incomparable, find_overlap
-from tests.lakes.lakefs.support import config_of
+from tests.lakes.lakefs.lakefs_lakes import config_of
 
 
 @pytest.mark.parametrize(

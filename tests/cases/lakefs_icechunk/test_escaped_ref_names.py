@@ -26,7 +26,7 @@ from gc_assets.lakes.protocol import PROTECTED
 from gc_assets.stores.store import open_objects
 from tests.depth import in_turn
 from tests.lakes.icechunk.builder import RepositoryBuilder, numbers, set_value
-from tests.lakes.icechunk.support import deleted_refs, edits, expire, in_state, lake_at, plan_actions, retention_of, undo
+from tests.lakes.icechunk.icechunk_lakes import deleted_refs, edits, expire, in_state, lake_at, plan_actions, retention_of, undo
 from tests.s3.servers import REGION
 from tests.stages.bucket_lakes import icechunk_storage
 from tests.stores.azure_bench import open_azure_bench

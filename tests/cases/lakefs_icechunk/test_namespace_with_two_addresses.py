@@ -16,7 +16,7 @@ from gc_assets.config.models import Config, StorageConfig
 from gc_assets.lakes.lakefs.addresses import Roots, possible_names
 from tests.lakes.lakefs.builder import RepositoryBuilder
 from tests.lakes.lakefs.fake_server import FakeObject, FakeRepository, FakeServer
-from tests.lakes.lakefs.support import config_of
+from tests.lakes.lakefs.lakefs_lakes import config_of
 from tests.stages.lakehouse import Lakehouse, days_ago
 
 SERVER = "s3://lake/blocks"

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.lakes.icechunk.builder import RepositoryBuilder, numbers, set_value
-from tests.lakes.icechunk.support import lake_at, retention_of
+from tests.lakes.icechunk.icechunk_lakes import lake_at, retention_of
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 LATER = START + timedelta(days=30)

@@ -19,7 +19,7 @@ from gc_assets.core.plan import PlanHeader
 from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.lakes.protocol import Container
 from tests.depth import in_turn
-from tests.lakes.icechunk.support import commits_of, container, lake_at
+from tests.lakes.icechunk.icechunk_lakes import commits_of, container, lake_at
 from tests.stages.lakehouse import Lakehouse
 
 RECORDED = Path(__file__).parents[2] / "data" / "icechunk" / "virtual-chunk-containers"

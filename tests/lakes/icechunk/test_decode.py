@@ -24,7 +24,7 @@ from gc_assets.lakes.icechunk.ids import distinct, is_object_id, spell, spell_on
 from gc_assets.lakes.protocol import Container
 from gc_assets.stores.local.objects import LocalObjects
 from tests.lakes.icechunk.builder import RepositoryBuilder, field_position, numbers, payload_of, set_value, with_payload
-from tests.lakes.icechunk.support import commits_of, container, lake_at
+from tests.lakes.icechunk.icechunk_lakes import commits_of, container, lake_at
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 OBJECTS = LocalObjects()

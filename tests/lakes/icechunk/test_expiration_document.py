@@ -14,7 +14,7 @@ from gc_assets.core.units import Cutoff
 from gc_assets.lakes.icechunk.expiration import History, RefPointer, Rule, expire
 from gc_assets.lakes.protocol import Ref
 from tests.lakes.icechunk.builder import DocumentTree, document_tree
-from tests.lakes.icechunk.support import commits_of, deleted_refs, edits, in_state, lake_at, retention_of
+from tests.lakes.icechunk.icechunk_lakes import commits_of, deleted_refs, edits, in_state, lake_at, retention_of
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 AS_OF = datetime(2026, 2, 1, tzinfo=UTC)

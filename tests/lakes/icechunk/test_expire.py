@@ -19,7 +19,7 @@ from gc_assets.lakes.icechunk.snapshots import with_parent
 from gc_assets.lakes.protocol import ExpiringLake, ExpiryAction
 from gc_assets.stores.local.editing import EditableLocalObjects
 from tests.lakes.icechunk.builder import DocumentTree, RepositoryBuilder, document_tree, set_file_time, set_value
-from tests.lakes.icechunk.support import (
+from tests.lakes.icechunk.icechunk_lakes import (
     FAR_FUTURE,
     expire,
     files_of,

@@ -16,7 +16,7 @@ from gc_assets.lakes.icechunk.lake import IcechunkLake
 from gc_assets.stores.store import open_objects
 from tests.depth import example_count, in_turn
 from tests.lakes.icechunk.builder import DocumentTree, document_tree
-from tests.lakes.icechunk.support import expire, parents_now, plan_actions, verdicts
+from tests.lakes.icechunk.icechunk_lakes import expire, parents_now, plan_actions, verdicts
 from tests.lakes.icechunk.test_expire_kill import AS_OF, START
 from tests.process_kills import PROCESSES
 from tests.s3.proxy import Rule, call_after, nth, run_proxy

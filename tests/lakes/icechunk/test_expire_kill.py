@@ -18,7 +18,7 @@ import zarr
 from gc_assets.lakes.icechunk.lake import IcechunkLake
 from tests.depth import example_count, in_turn
 from tests.lakes.icechunk.builder import DocumentTree, document_tree
-from tests.lakes.icechunk.support import expire, files_of, lake_at, plan_actions, undo, verdicts, wait_and_expire, wait_and_report
+from tests.lakes.icechunk.icechunk_lakes import expire, files_of, lake_at, plan_actions, undo, verdicts, wait_and_expire, wait_and_report
 from tests.process_kills import PROCESSES, exit_code, kill_before
 from tests.stores.builders import memory_directory
 

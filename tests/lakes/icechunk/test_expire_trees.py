@@ -14,7 +14,7 @@ import zarr
 
 from tests.depth import example_count
 from tests.lakes.icechunk.builder import RandomTree, random_tree
-from tests.lakes.icechunk.support import FAR_FUTURE, expire, files_of, lake_at, parents_now, plan_actions, verdicts
+from tests.lakes.icechunk.icechunk_lakes import FAR_FUTURE, expire, files_of, lake_at, parents_now, plan_actions, verdicts
 from tests.stores.builders import memory_directory
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

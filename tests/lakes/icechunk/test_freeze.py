@@ -17,7 +17,7 @@ from gc_assets.lakes.icechunk import snapshot_files
 from gc_assets.lakes.protocol import Lake
 from gc_assets.stores.local.objects import LocalObjects
 from tests.lakes.icechunk.builder import RepositoryBuilder, numbers, set_file_time, set_value
-from tests.lakes.icechunk.support import commits_of, in_state, lake_at, move_ref, retention_of, states
+from tests.lakes.icechunk.icechunk_lakes import commits_of, in_state, lake_at, move_ref, retention_of, states
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 AS_OF = datetime(2026, 2, 1, tzinfo=UTC)

@@ -12,7 +12,7 @@ import pytest
 from gc_assets.lakes.icechunk.lake import IcechunkLake
 from gc_assets.lakes.protocol import DELETE_IDLE_BRANCH, PROTECTED, ExpiryAction, ExpiryOutcome, as_branch_lake
 from tests.lakes.icechunk.builder import RepositoryBuilder, numbers
-from tests.lakes.icechunk.support import lake_at
+from tests.lakes.icechunk.icechunk_lakes import lake_at
 from tests.lakes.icechunk.v2.builder import RepositoryBuilder as NewRepositoryBuilder
 from tests.lakes.icechunk.v2.builder import numbers as new_numbers
 from tests.lakes.icechunk.v2.library import Library

@@ -16,7 +16,7 @@ from gc_assets.lakes.icechunk.repository_settings import ONLINE, RepositorySetti
 from gc_assets.lakes.icechunk.retention import retain
 from gc_assets.lakes.protocol import Commit, CommitSource, ExpiryAction, FrozenRefs, Ref, Retention
 from gc_assets.state.schemas import EXPIRY_PLAN, REACHABLE_SNAPSHOTS
-from tests.lakes.icechunk.support import FAR_FUTURE, deleted_refs, edits, graph_of, in_state, states
+from tests.lakes.icechunk.icechunk_lakes import FAR_FUTURE, deleted_refs, edits, graph_of, in_state, states
 
 AS_OF = datetime(2026, 2, 1, tzinfo=UTC)
 

@@ -16,7 +16,7 @@ from gc_assets.lakes.icechunk.retention import retain
 from gc_assets.lakes.protocol import Commit, FrozenRefs, Ref
 from tests.depth import example_count, in_turn
 from tests.lakes.icechunk.builder import RandomTree, random_tree
-from tests.lakes.icechunk.support import FAR_FUTURE, commits_of, edits, graph_of, in_state, lake_at, retention_of
+from tests.lakes.icechunk.icechunk_lakes import FAR_FUTURE, commits_of, edits, graph_of, in_state, lake_at, retention_of
 
 pytestmark = in_turn
 

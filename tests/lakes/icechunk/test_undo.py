@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gc_assets.lakes.icechunk.lake import IcechunkLake
 from gc_assets.lakes.protocol import ExpiryAction, ReversibleLake
 from tests.lakes.icechunk.builder import DocumentTree, RepositoryBuilder, document_tree, set_value
-from tests.lakes.icechunk.support import FAR_FUTURE, expire, files_of, lake_at, parents_now, plan_actions, verdicts
+from tests.lakes.icechunk.icechunk_lakes import FAR_FUTURE, expire, files_of, lake_at, parents_now, plan_actions, verdicts
 from tests.stores.builders import memory_directory
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

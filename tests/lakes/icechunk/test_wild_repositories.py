@@ -13,7 +13,7 @@ from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.icechunk import entries
 from gc_assets.lakes.protocol import Commit, Container
 from gc_assets.stores.local.objects import LocalObjects
-from tests.lakes.icechunk.support import FAR_FUTURE, commits_of, container, in_state, lake_at, retention_of
+from tests.lakes.icechunk.icechunk_lakes import FAR_FUTURE, commits_of, container, in_state, lake_at, retention_of
 
 WILD = Path(__file__).parents[4] / "shared" / "fixtures" / "icechunk-wild"
 V1 = ["expire-repo-v1-by-2.0.5", "split-repo-v1", "test-repo-v1"]

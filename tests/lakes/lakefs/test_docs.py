@@ -10,7 +10,7 @@ import pytest
 from gc_assets.lakes.lakefs.config import LakeFsLakeConfig, LakeFsRetention
 from gc_assets.lakes.lakefs.kind import KIND
 from tests.lakes.lakefs.builder import RepositoryBuilder
-from tests.lakes.lakefs.support import serve
+from tests.lakes.lakefs.lakefs_lakes import serve
 from tests.lakes.lakefs.test_lake import NOW
 
 DOCS = Path(__file__).parents[3] / "docs"

@@ -11,7 +11,7 @@ from gc_assets.lakes.lakefs.lake import LakeFsLake
 from gc_assets.lakes.protocol import DELETE_IDLE_BRANCH, PROTECTED, ExpiryAction, ExpiryOutcome, as_branch_lake
 from tests.lakes.lakefs.builder import RepositoryBuilder
 from tests.lakes.lakefs.fake_server import FakeServer
-from tests.lakes.lakefs.support import serve
+from tests.lakes.lakefs.lakefs_lakes import serve
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 RULES: Any = {"delete_idle": [{"match": ".*", "after": "30d"}]}

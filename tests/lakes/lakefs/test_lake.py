@@ -21,9 +21,9 @@ from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.lakefs.lake import ATTEMPTS, LakeFsLake
 from gc_assets.lakes.protocol import FrozenRefs
 from tests.lakes.lakefs.fake_server import KEY_ID, SECRET, Branch, Commit, FakeObject, FakeRepository, FakeServer
+from tests.lakes.lakefs.lakefs_lakes import FAR_FUTURE, commits_of, config_of, graph_of, serve, states
 from tests.lakes.lakefs.recorded_server import recorded_repository
 from tests.lakes.lakefs.recordings import Recording
-from tests.lakes.lakefs.support import FAR_FUTURE, commits_of, config_of, graph_of, serve, states
 from tests.lakes.lakefs.tables import Entry, metarange_table, range_table
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)

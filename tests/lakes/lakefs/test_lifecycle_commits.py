@@ -18,7 +18,7 @@ from gc_assets.lakes.lakefs.lifecycle_commits import BRANCH, PATHS, PLAN, RULES,
 from gc_assets.lakes.protocol import DELETE_PATHS, UNEDITABLE, ExpiryAction, ExpiryOutcome, as_path_lake
 from tests.lakes.lakefs.builder import RepositoryBuilder
 from tests.lakes.lakefs.fake_server import Answer, FakeServer
-from tests.lakes.lakefs.support import serve
+from tests.lakes.lakefs.lakefs_lakes import serve
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 PLAN_ID = "0123456789abcdef"

@@ -19,9 +19,9 @@ from gc_assets.lakes.protocol import Commit, Container, FrozenRefs
 from gc_assets.stores.local.objects import LocalObjects
 from tests.depth import in_turn, select_cases
 from tests.lakes.lakefs.fake_server import Branch, FakeServer
+from tests.lakes.lakefs.lakefs_lakes import FAR_FUTURE, commits_of, config_of, graph_of, moment, retained_ids
 from tests.lakes.lakefs.recorded_server import recorded_repository
 from tests.lakes.lakefs.recordings import NAMES, Recording
-from tests.lakes.lakefs.support import FAR_FUTURE, commits_of, config_of, graph_of, moment, retained_ids
 
 pytestmark = in_turn
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gc_assets.lakes.lakefs.retention import DEFAULT_RETENTION_DAYS, RETENTION_DAYS, retain
 from gc_assets.lakes.protocol import Commit, CommitSource, FrozenRefs, Ref
-from tests.lakes.lakefs.support import config_of, graph_of
+from tests.lakes.lakefs.lakefs_lakes import config_of, graph_of
 
 AS_OF = datetime(2026, 2, 1, tzinfo=UTC)
 DAY = timedelta(days=1)

@@ -19,7 +19,7 @@ from gc_assets.stores.local.objects import LocalObjects
 from tests.depth import example_count
 from tests.lakes.lakefs.builder import RepositoryBuilder
 from tests.lakes.lakefs.fake_server import FakeServer
-from tests.lakes.lakefs.support import commits_of, config_of, graph_of, retained_ids
+from tests.lakes.lakefs.lakefs_lakes import commits_of, config_of, graph_of, retained_ids
 from tests.stores.local.test_incremental_listing import IncrementalListing, list_etags, tick
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -33,7 +33,7 @@ from gc_assets.stores.store import open_store
 from gc_assets.stores.write_ahead import WriteAheadLog, open_log
 from tests.depth import example_count
 from tests.lakes.icechunk.builder import DocumentTree, document_tree, numbers
-from tests.lakes.icechunk.support import expire, lake_at, plan_actions, verdicts
+from tests.lakes.icechunk.icechunk_lakes import expire, lake_at, plan_actions, verdicts
 from tests.process_kills import exit_code, kill_before
 from tests.stages.delete.row_execution import execute_all
 from tests.stores.builders import CLOCK, NOW, PLAN, memory_directory, write

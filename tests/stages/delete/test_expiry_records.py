@@ -27,7 +27,7 @@ from gc_assets.stores.local.lease import LocalLease, acquire
 from gc_assets.stores.protocol import LEASE_DURATION
 from tests.assets.platforms import NOW, platform, stored_plan
 from tests.lakes.icechunk.builder import RepositoryBuilder, document_tree
-from tests.lakes.icechunk.support import lake_at, parents_now, plan_actions
+from tests.lakes.icechunk.icechunk_lakes import lake_at, parents_now, plan_actions
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 AS_OF = datetime(2026, 3, 14, tzinfo=UTC)

@@ -22,7 +22,7 @@ from gc_assets.stages.records.ledger import read_quarantine
 from gc_assets.stores.local.store import LocalStore
 from tests.depth import in_turn
 from tests.lakes.iceberg.builder import LakeBuilder
-from tests.stages.bucket_house import BucketHouse
+from tests.stages.bucket_lakehouse import BucketLakehouse
 from tests.stages.bucket_lakes import Iceberg
 from tests.stages.lakehouse import STORAGE, Lakehouse, counts, days_ago
 from tests.stores.s3_bench import open_s3_bench
@@ -54,7 +54,7 @@ class RealClock(Lakehouse):
         return Clock()
 
 
-class RealClockInBucket(BucketHouse):
+class RealClockInBucket(BucketLakehouse):
     @property
     def clock(self) -> Clock:
         return Clock()

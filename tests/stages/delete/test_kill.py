@@ -16,7 +16,7 @@ from gc_assets.stages.records.plans import execution_directory, find_plan, unfin
 from tests.depth import in_turn
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.process_kills import kill_session
-from tests.stages import house_process as process
+from tests.stages import lakehouse_process as process
 from tests.stages.lakehouse import STORAGE, Lakehouse, counts, days_ago
 
 pytestmark = [pytest.mark.spark, in_turn]

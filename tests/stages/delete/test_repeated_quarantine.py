@@ -19,7 +19,7 @@ from gc_assets.stages.records.plans import execution_directory, find_plan
 from tests.dates import next_noon
 from tests.depth import in_turn
 from tests.lakes.iceberg.builder import LakeBuilder
-from tests.stages.bucket_house import BucketHouse
+from tests.stages.bucket_lakehouse import BucketLakehouse
 from tests.stages.bucket_lakes import Iceberg
 from tests.stages.lakehouse import Lakehouse, counts, days_ago
 from tests.stores.s3_bench import open_s3_bench
@@ -40,11 +40,11 @@ def disk_house(spark: SparkSession, root: Path) -> tuple[Lakehouse, str]:
 
 
 @contextmanager
-def open_bucket_house(spark: SparkSession, root: Path) -> Iterator[tuple[BucketHouse, str]]:
+def open_bucket_lakehouse(spark: SparkSession, root: Path) -> Iterator[tuple[BucketLakehouse, str]]:
     """Open a house in a versioned bucket, and the key of a leftover."""
     with open_s3_bench("ceph", versioned=True, prefix="lakes/") as bench:
         settings = {"quarantine": "versioned", "quarantine_days": 2, "gates": {"max_delete_share": 1}}
-        house = BucketHouse(spark, root, settings=settings, now=next_noon(days=4), bench=bench)
+        house = BucketLakehouse(spark, root, settings=settings, now=next_noon(days=4), bench=bench)
         house.lakes = [Iceberg(house).config.with_retention("3650d")]
         key = f"iceberg/db/orders/data/{LEFTOVER}"
         bench.put(key, b"garbage")
@@ -70,7 +70,7 @@ def planned_actions(house: Lakehouse, key: str) -> list[str]:
     return [row["action"] for row in house.rows("deletion_plan") if row["key"] == key]
 
 
-def remove_marker(house: BucketHouse, key: str) -> None:
+def remove_marker(house: BucketLakehouse, key: str) -> None:
     """Make the object visible again like a user, without gc-assets."""
     bench = house.bench
     found = bench.client.list_object_versions(Bucket=bench.bucket, Prefix=bench.prefix + key)
@@ -90,7 +90,7 @@ def test_object_quarantined_by_another_plan_is_not_quarantined_again(spark: Spar
 
 
 def test_version_hidden_by_another_plan_is_not_quarantined_again(spark: SparkSession, tmp_path: Path) -> None:
-    with open_bucket_house(spark, tmp_path) as (house, key):
+    with open_bucket_lakehouse(spark, tmp_path) as (house, key):
         first = apply_two_plans(house)
         house.restore(first.plan_id)
         assert house.bench.get(key) == b"garbage"
@@ -99,7 +99,7 @@ def test_version_hidden_by_another_plan_is_not_quarantined_again(spark: SparkSes
 
 
 def test_quarantine_time_restarts_if_version_became_visible_again(spark: SparkSession, tmp_path: Path) -> None:
-    with open_bucket_house(spark, tmp_path) as (house, key):
+    with open_bucket_lakehouse(spark, tmp_path) as (house, key):
         house.approve_and_apply(house.plan())
         remove_marker(house, key)
         actions = list[list[str]]()
@@ -112,7 +112,7 @@ def test_quarantine_time_restarts_if_version_became_visible_again(spark: SparkSe
 
 
 def test_hidden_version_is_purged_after_days_in_quarantine(spark: SparkSession, tmp_path: Path) -> None:
-    with open_bucket_house(spark, tmp_path) as (house, key):
+    with open_bucket_lakehouse(spark, tmp_path) as (house, key):
         house.approve_and_apply(house.plan())
         header = plan_at(house, 2.5)
         assert planned_actions(house, key) == ["purge"]
@@ -130,7 +130,7 @@ def interrupt_batches(house: Lakehouse, header: PlanHeader) -> None:
 
 @pytest.mark.parametrize("finish", ["resume", "end"])
 def test_interrupted_plan_keeps_version_quarantined_by_another_plan_hidden(spark: SparkSession, tmp_path: Path, finish: str) -> None:
-    with open_bucket_house(spark, tmp_path) as (house, key):
+    with open_bucket_lakehouse(spark, tmp_path) as (house, key):
         first = house.plan()
         house.approve(first)
         second = plan_at(house, 0.5)
@@ -149,7 +149,7 @@ def test_interrupted_plan_keeps_version_quarantined_by_another_plan_hidden(spark
 
 def test_restore_keeps_delete_marker_that_user_placed_later(spark: SparkSession, tmp_path: Path) -> None:
     """The user made the version visible again. After the next plan was made, the user deleted the object."""
-    with open_bucket_house(spark, tmp_path) as (house, key):
+    with open_bucket_lakehouse(spark, tmp_path) as (house, key):
         first = house.plan()
         house.approve_and_apply(first)
         remove_marker(house, key)

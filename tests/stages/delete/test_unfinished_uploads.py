@@ -42,7 +42,7 @@ from tests.dates import next_noon
 from tests.depth import in_turn
 from tests.s3.proxy import Request, Rule, error_answer, run_proxy
 from tests.s3.servers import shared_server
-from tests.stages.bucket_house import BucketHouse
+from tests.stages.bucket_lakehouse import BucketLakehouse
 from tests.stages.bucket_lakes import Iceberg
 from tests.stages.lakehouse import STORAGE, counts
 from tests.stores.s3.test_uploads import begin, complete, list_uploads
@@ -58,7 +58,7 @@ UNOWNED = ("other/unowned", ".gc-assets/trash/plan/ours")
 
 @dataclass
 class UploadStory:
-    house: BucketHouse
+    house: BucketLakehouse
     uploads: dict[str, dict[str, str]]
     header: PlanHeader
 
@@ -99,7 +99,7 @@ def story(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iter
         root: Path = tmp_path_factory.mktemp("uploads")
         now = next_noon(days=4)
         settings = {"s3": proxy.server.settings.model_dump(mode="json", exclude_none=True)}
-        house = BucketHouse(spark, root, settings=settings, now=now, bench=bench)
+        house = BucketLakehouse(spark, root, settings=settings, now=now, bench=bench)
         house.lakes = [Iceberg(house).config]
         uploads = {name: begin(bench, DATA + name, name.encode()) for name in GARBAGE_NAMES}
         uploads |= {key: begin(bench, key, b"x") for key in UNOWNED}

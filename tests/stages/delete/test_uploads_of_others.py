@@ -18,7 +18,7 @@ from gc_assets.stages.delete.uploads import planned_uploads
 from gc_assets.stages.records.plans import find_plan
 from tests.dates import next_noon
 from tests.depth import in_turn
-from tests.stages.bucket_house import BucketHouse
+from tests.stages.bucket_lakehouse import BucketLakehouse
 from tests.stages.bucket_lakes import ROWS, Iceberg, catalog_of
 from tests.stores.s3.test_uploads import begin, list_uploads
 from tests.stores.s3_bench import open_s3_bench
@@ -31,16 +31,16 @@ OWN, NESTED, NEXT_TO_JUNK = TABLE + FILE, f"{TABLE}nested/{FILE}", f"{TABLE}torn
 
 
 @pytest.fixture
-def house(spark: SparkSession, tmp_path: Path) -> Iterator[BucketHouse]:
+def house(spark: SparkSession, tmp_path: Path) -> Iterator[BucketLakehouse]:
     with open_s3_bench("ceph", prefix="lakes/") as bench:
-        house = BucketHouse(spark, tmp_path, now=next_noon(days=4), bench=bench)
+        house = BucketLakehouse(spark, tmp_path, now=next_noon(days=4), bench=bench)
         house.lakes = [Iceberg(house).config]
         for key in (OWN, NESTED, NEXT_TO_JUNK):
             begin(bench, key, b"x")
         yield house
 
 
-def add_others(house: BucketHouse) -> None:
+def add_others(house: BucketLakehouse) -> None:
     """Create a table of an unconfigured catalog inside the table's location, and a torn metadata file."""
     catalog = SqlCatalog("other", **{**catalog_of(house), "uri": f"sqlite:///{house.root}/other.db"})
     catalog.create_namespace("db")
@@ -49,11 +49,11 @@ def add_others(house: BucketHouse) -> None:
     house.bench.put(f"{TABLE}torn/metadata/00001-a.metadata.json", b'{"format-version"')
 
 
-def list_planned(house: BucketHouse, header: PlanHeader) -> set[str]:
+def list_planned(house: BucketLakehouse, header: PlanHeader) -> set[str]:
     return set(planned_uploads(house.run_context().state, find_plan(house.config, header.plan_id).published).column("key").to_pylist())
 
 
-def test_plan_aborts_no_upload_near_metadata_of_other_catalogs(house: BucketHouse) -> None:
+def test_plan_aborts_no_upload_near_metadata_of_other_catalogs(house: BucketLakehouse) -> None:
     add_others(house)
     header = house.plan()
     assert house.failed_gates(header) == {"foreign_metadata"}
@@ -63,7 +63,7 @@ def test_plan_aborts_no_upload_near_metadata_of_other_catalogs(house: BucketHous
     assert {key for key, _ in list_uploads(house.bench)} == {NESTED, NEXT_TO_JUNK}
 
 
-def test_older_plan_aborts_no_upload_near_foreign_metadata_found_later(house: BucketHouse) -> None:
+def test_older_plan_aborts_no_upload_near_foreign_metadata_found_later(house: BucketLakehouse) -> None:
     header = house.plan()
     assert list_planned(house, header) == {OWN, NESTED, NEXT_TO_JUNK}
     add_others(house)

@@ -22,7 +22,7 @@ from gc_assets.lakes.protocol import DELETE_IDLE_BRANCH, RETAINED, Commit, Commi
 from gc_assets.stages.mark.idle_branches import BranchLog, find_deleted_branches, keep_deleted
 from tests.lakes.iceberg.snapshot_histories import UUID, branch, build_refs, chain, commit, graph, source
 from tests.lakes.iceberg.snapshot_histories import retained_ids as retained_snapshots
-from tests.lakes.icechunk.support import FAR_FUTURE, deleted_refs, edits, graph_of, in_state, lake_at
+from tests.lakes.icechunk.icechunk_lakes import FAR_FUTURE, deleted_refs, edits, graph_of, in_state, lake_at
 
 AS_OF = datetime(2026, 6, 1, tzinfo=UTC)
 DAY = timedelta(days=1)

@@ -14,7 +14,7 @@ from gc_assets.lakes.protocol import Commit
 from gc_assets.stages.mark.content_roots import REACHED
 from gc_assets.stages.mark.lost_commits import select_lost_roots
 from gc_assets.state.side_tables import FORMER_ROOTS, ROOTS
-from tests.lakes.lakefs.support import commits_of, open_recording
+from tests.lakes.lakefs.lakefs_lakes import commits_of, open_recording
 
 
 @pytest.fixture(scope="module")

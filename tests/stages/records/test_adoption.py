@@ -29,7 +29,7 @@ from gc_assets.stages.records.plans import execution_directory, unfinished_plans
 from tests.dates import next_noon
 from tests.depth import in_turn
 from tests.lakes.iceberg.builder import LakeBuilder
-from tests.stages.bucket_house import BucketHouse
+from tests.stages.bucket_lakehouse import BucketLakehouse
 from tests.stages.bucket_lakes import ROWS, catalog_of
 from tests.stages.lakehouse import STORAGE, Lakehouse, days_ago
 from tests.stores.s3_bench import open_s3_bench
@@ -134,7 +134,7 @@ def leave_files(table: Table, count: int) -> None:
 def test_adoption_records_hidden_versions_after_quarantine_mode_changed(spark: SparkSession, tmp_path: Path) -> None:
     with open_s3_bench("ceph", versioned=True, prefix="lakes/") as bench:
         settings = {"quarantine": "versioned", "quarantine_days": 9, "gates": {"max_delete_share": 1.0}}
-        house = BucketHouse(spark, tmp_path, settings=settings, now=next_noon(days=30), bench=bench)
+        house = BucketLakehouse(spark, tmp_path, settings=settings, now=next_noon(days=30), bench=bench)
         properties = catalog_of(house)
         catalog = SqlCatalog("default", **properties)
         catalog.create_namespace("db")

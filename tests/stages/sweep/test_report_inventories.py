@@ -26,7 +26,7 @@ from gc_assets.stages.read.doctor import doctor
 from gc_assets.stages.sweep.storage_inventory import storage_inventory
 from tests.depth import in_turn
 from tests.s3.servers import shared_server
-from tests.stages.bucket_house import BucketHouse
+from tests.stages.bucket_lakehouse import BucketLakehouse
 from tests.stages.lakehouse import STORAGE, Lakehouse
 from tests.stores.inventories.report_builders import PlainReport, list_rows, write_to_disk
 from tests.stores.s3_bench import S3Bench, open_s3_bench
@@ -39,7 +39,7 @@ LOST, REPLACED, DUPLICATE, YOUNG = (f"{DATA}{name}.parquet" for name in ("lost",
 
 @dataclass
 class ReportStory:
-    house: BucketHouse
+    house: BucketLakehouse
     table: Table
     as_of: datetime
     lost: bytes
@@ -61,7 +61,7 @@ class ReportStory:
         return sorted(self.table.scan().to_arrow().column("id").to_pylist())
 
 
-def create_table(house: BucketHouse) -> tuple[Table, IcebergLakeConfig]:
+def create_table(house: BucketLakehouse) -> tuple[Table, IcebergLakeConfig]:
     server, location = shared_server("ceph"), house.bench.store.location
     keys = {"s3.access-key-id": server.access_key, "s3.secret-access-key": server.secret_key, "s3.region": "us-east-1"}
     properties = {"type": "sql", "uri": f"sqlite:///{house.root}/catalog.db", "warehouse": f"{location}iceberg"}
@@ -78,7 +78,7 @@ def story(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iter
     root = tmp_path_factory.mktemp("inventories")
     with open_s3_bench("ceph", prefix="lakes/") as bench:
         inventory = {"kind": "plain", "location": f"{root}/reports", "max_inventory_age": "9d"}
-        house = BucketHouse(spark, root, settings={"grace": "1s", "inventory": inventory}, bench=bench)
+        house = BucketLakehouse(spark, root, settings={"grace": "1s", "inventory": inventory}, bench=bench)
         table, config = create_table(house)
         house.lakes = [config]
         table.append(pa.table({"id": [1]}))
@@ -104,7 +104,7 @@ def rows_before_scan(story: ReportStory, house: Lakehouse) -> dict[str, dict[str
 
 def test_inventory_report_equals_listing_for_older_objects(story: ReportStory, monkeypatch: pytest.MonkeyPatch) -> None:
     house = story.at(timedelta(days=2))
-    listing = BucketHouse(house.spark, house.root / "listing", house.lakes, {"grace": "1s"}, house.now, bench=story.house.bench)
+    listing = BucketLakehouse(house.spark, house.root / "listing", house.lakes, {"grace": "1s"}, house.now, bench=story.house.bench)
     storage_inventory(house.spark, listing.run_context(), STORAGE)
     monkeypatch.setattr("gc_assets.stages.sweep.storage_inventory.MAX_IN_PROCESS_ENTRIES", 1)  # so that executors read the report
     storage_inventory(house.spark, house.run_context(), STORAGE)

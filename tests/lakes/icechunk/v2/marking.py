@@ -11,7 +11,7 @@ from typing import Any
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.icechunk.lake import IcechunkLake
 from gc_assets.lakes.protocol import REMOVE_SNAPSHOT, Container, ContentRoot
-from tests.lakes.icechunk.support import FAR_FUTURE, commits_of, graph_of
+from tests.lakes.icechunk.icechunk_lakes import FAR_FUTURE, commits_of, graph_of
 
 
 @dataclass(frozen=True)

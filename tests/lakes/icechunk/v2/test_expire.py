@@ -21,7 +21,7 @@ from gc_assets.lakes.icechunk.snapshots import parse_snapshot
 from gc_assets.lakes.protocol import ExpiryAction, ExpiryOutcome
 from gc_assets.stores.local.editing import EditableLocalObjects
 from tests.depth import example_count, in_turn
-from tests.lakes.icechunk.support import FAR_FUTURE, commits_of, expire, graph_of, lake_at, plan_actions, verdicts
+from tests.lakes.icechunk.icechunk_lakes import FAR_FUTURE, commits_of, expire, graph_of, lake_at, plan_actions, verdicts
 from tests.lakes.icechunk.v2.builder import (
     DocumentTree,
     RandomTree,

@@ -19,7 +19,7 @@ from gc_assets.lakes.icechunk.lake import IcechunkLake
 from gc_assets.lakes.icechunk.repo_info import RepoInfo, parse_repo
 from gc_assets.stores.store import open_objects
 from tests.depth import example_count, in_turn
-from tests.lakes.icechunk.support import expire, plan_actions, verdicts
+from tests.lakes.icechunk.icechunk_lakes import expire, plan_actions, verdicts
 from tests.lakes.icechunk.v2.builder import DocumentTree, document_tree, set_value
 from tests.lakes.icechunk.v2.library import Library
 from tests.process_kills import PROCESSES

@@ -18,7 +18,7 @@ from gc_assets.lakes.icechunk.repo_updates import Availability, RepoStatus
 from gc_assets.lakes.icechunk.repo_writer import write_repo
 from gc_assets.lakes.protocol import ExpiryAction, NamedPrefixes
 from tests.depth import in_turn
-from tests.lakes.icechunk.support import commits_of, deleted_refs, expire, lake_at, move_ref, retention_of, states
+from tests.lakes.icechunk.icechunk_lakes import commits_of, deleted_refs, expire, lake_at, move_ref, retention_of, states
 from tests.lakes.icechunk.v2.builder import RepositoryBuilder, numbers, set_value
 from tests.lakes.icechunk.v2.library import Library
 from tests.lakes.icechunk.v2.recordings import NAMES, Recording, unpack_recording

@@ -15,7 +15,7 @@ from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.icechunk.backup_names import backup_name, backup_time_us
 from gc_assets.lakes.icechunk.config import IcechunkRetention
 from gc_assets.stores.local.editing import EditableLocalObjects
-from tests.lakes.icechunk.support import lake_at
+from tests.lakes.icechunk.icechunk_lakes import lake_at
 from tests.lakes.icechunk.v2.builder import EPOCH, RepositoryBuilder, microseconds, numbers, set_value
 from tests.lakes.icechunk.v2.library import Library
 

@@ -19,12 +19,9 @@ from gc_assets.lakes.icechunk.repo_updates import Update, UpdateKind
 from gc_assets.lakes.icechunk.repo_writer import write_repo
 from gc_assets.lakes.protocol import DELETE_REF
 from tests.depth import example_count, in_turn
-from tests.lakes.icechunk.support import expire, lake_at, plan_actions
+from tests.lakes.icechunk.icechunk_lakes import expire, lake_at, plan_actions
 from tests.lakes.icechunk.v2.builder import microseconds, numbers
-from tests.lakes.icechunk.v2.histories import History, write_data_files
-from tests.lakes.icechunk.v2.library import Library
-from tests.lakes.icechunk.v2.marking import mark
-from tests.lakes.icechunk.v2.support import (
+from tests.lakes.icechunk.v2.expiries import (
     AS_OF,
     DANGLING,
     Expiry,
@@ -37,6 +34,9 @@ from tests.lakes.icechunk.v2.support import (
     open_with_data,
     repo_of,
 )
+from tests.lakes.icechunk.v2.histories import History, write_data_files
+from tests.lakes.icechunk.v2.library import Library
+from tests.lakes.icechunk.v2.marking import mark
 from tests.stores.builders import memory_directory
 
 pytestmark = in_turn

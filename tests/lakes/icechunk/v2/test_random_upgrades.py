@@ -11,11 +11,8 @@ import pytest
 
 from gc_assets.lakes.protocol import DELETE_REF
 from tests.depth import example_count, in_turn
-from tests.lakes.icechunk.support import expire, plan_actions
-from tests.lakes.icechunk.v2.histories import History, write_data_files
-from tests.lakes.icechunk.v2.library import Library
-from tests.lakes.icechunk.v2.marking import FOLDERS, mark
-from tests.lakes.icechunk.v2.support import (
+from tests.lakes.icechunk.icechunk_lakes import expire, plan_actions
+from tests.lakes.icechunk.v2.expiries import (
     AS_OF,
     Expiry,
     apply,
@@ -27,6 +24,9 @@ from tests.lakes.icechunk.v2.support import (
     open_with_data,
     repo_of,
 )
+from tests.lakes.icechunk.v2.histories import History, write_data_files
+from tests.lakes.icechunk.v2.library import Library
+from tests.lakes.icechunk.v2.marking import FOLDERS, mark
 from tests.stores.builders import memory_directory
 
 pytestmark = in_turn

@@ -9,9 +9,9 @@ import pytest
 
 from gc_assets.lakes.file_kinds import Kind
 from tests.depth import in_turn
+from tests.lakes.icechunk.v2.expiries import AS_OF, lake_of
 from tests.lakes.icechunk.v2.marking import mark
 from tests.lakes.icechunk.v2.recordings import NAMES, Recording, unpack_recording
-from tests.lakes.icechunk.v2.support import AS_OF, lake_of
 
 pytestmark = in_turn
 

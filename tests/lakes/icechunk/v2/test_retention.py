@@ -11,7 +11,7 @@ import pytest
 from gc_assets.demo.icechunk_builder import set_file_time
 from gc_assets.lakes.icechunk.graph import ENTRY
 from gc_assets.lakes.protocol import EDIT_PARENT, REMOVE_SNAPSHOT, ExpiryAction
-from tests.lakes.icechunk.support import FAR_FUTURE, commits_of, expire, graph_of, lake_at, plan_actions, retention_of, states
+from tests.lakes.icechunk.icechunk_lakes import FAR_FUTURE, commits_of, expire, graph_of, lake_at, plan_actions, retention_of, states
 from tests.lakes.icechunk.v2.builder import RepositoryBuilder, numbers, random_tree, set_value
 from tests.lakes.icechunk.v2.library import Library
 

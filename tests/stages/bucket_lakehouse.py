@@ -15,7 +15,7 @@ from tests.stores.s3_bench import S3Bench
 
 
 @dataclass
-class BucketHouse(Lakehouse):
+class BucketLakehouse(Lakehouse):
     """A storage in a bucket. `state` may be in another bucket, which `s3` configures on S3.
 
     On other stores it may be in the same bucket.

@@ -1,4 +1,4 @@
-"""Helpers of the tests of random histories: lakes, random cut-offs, and what the library must still be able to do."""
+"""Expiries at random cut-offs of random histories, and what the library must still be able to do."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gc_assets.lakes.icechunk.lake import IcechunkLake
 from gc_assets.lakes.icechunk.repo_info import RepoInfo, parse_repo
-from tests.lakes.icechunk.support import commits_of, expire, lake_at, plan_actions
+from tests.lakes.icechunk.icechunk_lakes import commits_of, expire, lake_at, plan_actions
 from tests.lakes.icechunk.v2.builder import microseconds, numbers
 from tests.lakes.icechunk.v2.histories import History
 from tests.lakes.icechunk.v2.library import Library, Step

@@ -1,4 +1,4 @@
-"""Run steps of a `Lakehouse` in a process with its own Spark: `python -m tests.stages.house_process MODE ROOT VERB [PLAN]`.
+"""Run steps of a `Lakehouse` in a process with its own Spark: `python -m tests.stages.lakehouse_process MODE ROOT VERB [PLAN]`.
 
 One process cannot have both a classic and a Connect session, and killing a process must not stop the Spark of other tests.
 """
@@ -27,7 +27,7 @@ def start_process(house: Lakehouse, mode: str, *arguments: str, **environment: s
     """Start a process in its own session. The last line of its output is JSON."""
     (house.root / "lakes.pickle").write_bytes(pickle.dumps(house.lakes))  # as JSON their secrets would be masked
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.stages.house_process", mode, str(house.root), *arguments],
+        [sys.executable, "-m", "tests.stages.lakehouse_process", mode, str(house.root), *arguments],
         cwd=CHECKOUT,
         env={**os.environ, **environment},
         stdout=subprocess.PIPE,
