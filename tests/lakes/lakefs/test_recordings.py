@@ -1,6 +1,6 @@
 """Live and dead files of recorded repositories of a real server, by scenario.
 
-This module and `tests/stages/test_lakefs_lifecycle.py` cover all recorded edge cases (`traps`).
+This module and `tests/stages/mark/lakefs/test_lifecycle.py` cover all recorded edge cases (`traps`).
 """
 
 from __future__ import annotations

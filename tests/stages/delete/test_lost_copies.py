@@ -18,7 +18,7 @@ from gc_assets.stages.read.explain import explain
 from gc_assets.stages.records.adoption import adopt_files
 from tests.depth import in_turn
 from tests.stages.lakehouse import STORAGE, outcomes
-from tests.stages.test_dropped_tables import Shop
+from tests.stages.sweep.test_dropped_tables import Shop
 
 pytestmark = [pytest.mark.spark, in_turn]
 

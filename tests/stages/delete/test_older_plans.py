@@ -18,7 +18,7 @@ from gc_assets.stages.delete.apply import ApplyResult
 from tests.depth import in_turn
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
 from tests.stages.lakehouse import NOW, STORAGE, days_ago, outcomes
-from tests.stages.test_dropped_tables import Shop, touch
+from tests.stages.sweep.test_dropped_tables import Shop, touch
 
 pytestmark = [pytest.mark.spark, in_turn]
 ACTIONS = ("quarantine", "purge")

@@ -19,7 +19,7 @@ from gc_assets.stages.sweep.storage_inventory import storage_inventory
 from gc_assets.state.schemas import ORPHAN_FILES, STORAGE_INVENTORY
 from gc_assets.state.summaries import StorageInventorySummary
 from tests.stages.lakehouse import NOW, STORAGE
-from tests.stages.test_dropped_tables import Shop, touch
+from tests.stages.sweep.test_dropped_tables import Shop, touch
 
 pytestmark = pytest.mark.spark
 

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.sweep import table_memory
-from tests.stages.test_dropped_tables import Shop
+from tests.stages.sweep.test_dropped_tables import Shop
 
 pytestmark = pytest.mark.spark
 

@@ -18,7 +18,7 @@ from gc_assets.report.page import render
 from gc_assets.stages.records.dead_tables import accept_dead_table
 from gc_assets.stages.records.plans import find_plan
 from tests.stages.lakehouse import NOW, days_ago, outcomes
-from tests.stages.test_dropped_tables import Shop
+from tests.stages.sweep.test_dropped_tables import Shop
 
 WARNING = (
     "1 namespace is missing entirely: dev of lake sales (2 tables). Before you approve, check that the account of gc-assets "

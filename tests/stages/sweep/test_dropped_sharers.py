@@ -18,7 +18,7 @@ from gc_assets.stages.read.explain import explain
 from gc_assets.stages.records.dead_tables import accept_dead_table
 from tests.depth import in_turn
 from tests.stages.lakehouse import NOW, days_ago, outcomes
-from tests.stages.test_dropped_tables import Shop, touch
+from tests.stages.sweep.test_dropped_tables import Shop, touch
 
 pytestmark = [pytest.mark.spark, in_turn]
 

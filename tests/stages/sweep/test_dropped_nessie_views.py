@@ -14,7 +14,7 @@ from tests.depth import in_turn
 from tests.lakes.nessie.builder import NessieBuilder
 from tests.lakes.nessie.server import Server
 from tests.stages.lakehouse import Lakehouse
-from tests.stages.test_dropped_nessie_tables import START
+from tests.stages.sweep.test_dropped_nessie_tables import START
 
 pytestmark = [pytest.mark.spark, in_turn]
 UUID = "8f0a291b-f981-472c-9e4d-33ed4e5bab50"

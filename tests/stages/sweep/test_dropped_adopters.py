@@ -32,7 +32,7 @@ from gc_assets.state.schemas import DELETION_PLAN
 from gc_assets.state.side_tables import ADOPTED_FILES, ADOPTED_SIDE
 from tests.depth import in_turn
 from tests.stages.lakehouse import NOW, outcomes
-from tests.stages.test_dropped_tables import GATES, Shop, path_of
+from tests.stages.sweep.test_dropped_tables import GATES, Shop, path_of
 
 pytestmark = [pytest.mark.spark, in_turn]
 

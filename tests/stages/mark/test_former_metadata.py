@@ -24,7 +24,7 @@ from gc_assets.state.summaries import LiveFilesSummary
 from tests.depth import in_turn
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.stages.lakehouse import NOW, outcomes
-from tests.stages.test_dropped_tables import Shop, path_of, touch
+from tests.stages.sweep.test_dropped_tables import Shop, path_of, touch
 
 pytestmark = [pytest.mark.spark, in_turn]
 KEEP_ALL = {"max_snapshot_age": "3650d"}
