@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -72,27 +73,33 @@ def _of_kind(kind: str) -> click.Command:
         """Build a lake once, measure a first run and a second run after one percent was added, and
         print the results.
         """
-        _measure(kind, **options)
+        _measure(kind, _Options(**options))
 
     return of_kind
 
 
-def _measure(
-    kind: str,
-    size: str,
-    peer: str | None,
-    parts: tuple[str, ...],
-    tables: int,
-    commits: int,
-    files: int | None,
-    engines: tuple[str, ...],
-    cold_only: bool,
-    cache: Path,
-    format_: str,
-) -> None:
+@dataclass(frozen=True)
+class _Options:
+    """The options of a command."""
+
+    size: str
+    peer: str | None
+    parts: tuple[str, ...]
+    tables: int
+    commits: int
+    files: int | None
+    engines: tuple[str, ...]
+    cold_only: bool
+    cache: Path
+    format_: str
+
+
+def _measure(kind: str, options: _Options) -> None:
+    size, peer, cache, format_ = options.size, options.peer, options.cache, options.format_
     if kind == "scale":
-        make = partial(ScaleSubject.of_tables, Size(tables, commits)) if files is None else partial(ScaleSubject.of_files, files)
-        subjects = [make(cache, engine) for engine in engines]
+        of_tables = partial(ScaleSubject.of_tables, Size(options.tables, options.commits))
+        make = of_tables if options.files is None else partial(ScaleSubject.of_files, options.files)
+        subjects = [make(cache, engine) for engine in options.engines]
         _scale(subjects, cache, format_)
         return
     launcher = Path(peer) if peer not in {None, PACKAGED} else None
@@ -102,11 +109,11 @@ def _measure(
     if kind != "nessie" and size in {"d", "r", "w"}:
         raise click.UsageError(f"size {size} exists only for nessie; {kind} has s, m and l")
     if kind == "s3":
-        results = measure(size, cache, parts or PARTS, peer=peer is not None)
+        results = measure(size, cache, options.parts or PARTS, peer=peer is not None)
         lines = [_machine(kind, size), *report.lines(results)]
         click.echo(json.dumps(results.as_object(), indent=1) if format_ == "json" else "\n".join(lines))
         return
-    measured = compare(kind, size, cache, Passes(peer=peer is not None, warm=not cold_only), launcher)
+    measured = compare(kind, size, cache, Passes(peer=peer is not None, warm=not options.cold_only), launcher)
     if format_ == "json":
         click.echo(json.dumps(as_objects(measured), indent=1))
         return

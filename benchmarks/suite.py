@@ -201,7 +201,13 @@ def all_command(
         samples = {result.row.name: result.samples for result in kept}
         found = measure_rows(rows, setup, repeat, log, quick=quick, groups=GROUPS, earlier=samples, save_results=save_results)
     save_results(found)
-    now = report(found)
+    _print_report(report(found), before, format_)
+    bad = {"failed", "missed", "skipped"} if strict else {"failed"}
+    if any(result.verdict in bad for result in found):
+        raise click.exceptions.Exit(1)
+
+
+def _print_report(now: Report, before: Report | None, format_: str) -> None:
     compared = changes(before, now) if before is not None else None
     if format_ == "json":
         click.echo(now.model_dump_json(indent=1))
@@ -212,9 +218,6 @@ def all_command(
         if before is not None and compared is not None:
             parts.append(format_changes(before, compared))
         click.echo("\n\n".join("\n".join(lines) for part in parts if (lines := list(part))))
-    bad = {"failed", "missed", "skipped"} if strict else {"failed"}
-    if any(result.verdict in bad for result in found):
-        raise click.exceptions.Exit(1)
 
 
 @contextmanager
