@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.cases.iceberg.test_one_object_in_doubt import write_view
+from tests.cases.iceberg.test_one_unreadable_object import write_view
 from tests.depth import in_turn
 from tests.lakes.nessie.builder import LONG_AGO, NessieBuilder
 from tests.lakes.nessie.server import Server

@@ -11,7 +11,7 @@ import pytest
 from gc_assets.core.findings import OK, WARN
 from tests.lakes.lakefs.builder import RepositoryBuilder
 from tests.lakes.lakefs.fake_server import Answer, FakeServer
-from tests.lakes.lakefs.support import serve
+from tests.lakes.lakefs.lakefs_lakes import serve
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 IDLE: Any = {"delete_idle": [{"match": ".*", "after": "30d"}]}

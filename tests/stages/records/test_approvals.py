@@ -469,7 +469,7 @@ def test_rejection_while_apply_marks_lakes_stops_the_apply(at: Platform, tmp_pat
 
 def test_user_learns_that_apply_began_during_the_rejection(at: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
     header, answers = store_plan(at), iter([False, True])
-    monkeypatch.setattr(plans, "has_begun", lambda *_: next(answers))
+    monkeypatch.setattr(plans, "has_started", lambda *_: next(answers))
     with pytest.raises(GateRefused, match=r"Cannot reject plan .* has begun, so it is too late"):
         reject(at.config, at.clock, header.plan_id, "bob")
 
