@@ -17,7 +17,6 @@ import unicodedata
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import takewhile
 from posixpath import normpath
 from typing import Final
 from urllib.parse import unquote, unquote_to_bytes
@@ -221,16 +220,15 @@ class KeyResolver:
         """Yield the directories that may contain the table of an external metadata file.
 
         The storage may be accessible under another address. In each storage, these are the
-        directories whose key is the end of the table's location. If the storage may be at or under
-        the location, it is the whole storage (see `_may_contain`).
+        directories whose key is the end of the table's location. If the storage is at or under a
+        directory with the last name of the location, it is the whole storage.
         """
-        locations = _find_locations(address)
-        endings = {f"{'/'.join(parts[number:])}/" for parts in (text.split("/") for text in locations) for number in range(len(parts))}
+        locations = [location.split("/") for location in _find_locations(address)]
+        endings = {f"{'/'.join(parts[number:])}/" for parts in locations for number in range(len(parts))}
         for name, location in self._locations.items():
             yield from ((name, key) for key in endings)
             # The first component may be `container@account`.
-            roots = (location.root, re.sub("@[^/]*", "", location.root, count=1))
-            if any(_may_contain(text, root.strip("/")) for text in locations for root in roots):
+            if any(parts[-1] in {*location.root.split("/"), location.root.partition("@")[0]} for parts in locations):
                 yield name, ""
 
     def find_problem(self, address: str) -> str | None:
@@ -329,23 +327,6 @@ def _find_locations(address: str) -> set[str]:
     spellings = {spelling for text in (address, without_query) for spelling in (text, unquote(text), text.replace("\\", "/"))}
     locations = {find_table_location(spelling).rstrip("/") for spelling in spellings}
     return {path for location in locations for path in (location, normpath(location)) if path.rpartition("/")[2] not in _IRREGULAR}
-
-
-def _may_contain(location: str, root: str) -> bool:
-    """Return True if a table's location may be the directory of a storage, or a parent of it.
-
-    The end of the location must be in the path of the storage. A single name may be equal by
-    chance, for example if a table is called `data`. It only counts if it is the first one of the
-    storage, or the only one of the location.
-    """
-    names, above = location.split("/"), root.split("/")
-    path = re.sub("^[^:/]*://[^/]*|^/", "", location).strip("/")
-    for end in (number for number, name in enumerate(above, 1) if name == names[-1]):
-        pairs = zip(reversed(names), reversed(above[:end]), strict=False)
-        equal = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-        if equal > 1 or equal in {end, path.count("/") + bool(path)}:
-            return True
-    return False
 
 
 @dataclass(frozen=True, slots=True)
