@@ -23,7 +23,8 @@ def context(tmp_path: Path) -> RunContext:
 
 def publish_claims(context: RunContext, table: Any, *claims: dict[str, Any]) -> PublishedTable:
     rows = [{"address": f"file:///{claim['key']}", "storage": STORAGE, "collect": False, **claim} for claim in claims]
-    summary = {"frozen_at": NOW.isoformat(), "min_age_seconds": 0, "kind": "icechunk"} if table is LAKE_REFS else EMPTY_LIVE_SET
+    freeze: dict[str, Any] = {"frozen_at": NOW.isoformat(), "min_age_seconds": 0, "kind": "icechunk"}
+    summary = freeze if table is LAKE_REFS else EMPTY_LIVE_SET
     return publish_table(context, LAKE, table, side={CLAIMS_SIDE: pa.Table.from_pylist(rows, CLAIMS)}, **summary)
 
 
