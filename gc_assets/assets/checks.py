@@ -35,7 +35,7 @@ PROBED_KEYS: Final = 2_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class CheckResult:
     """The result of a check.
 
     Attributes:
@@ -66,7 +66,7 @@ class Check:
 
     name: str
     danger: str
-    evaluate: Callable[[RunContext, PublishedTable], Verdict]
+    evaluate: Callable[[RunContext, PublishedTable], CheckResult]
     blocking: bool = True
     refuses: bool = False
 
@@ -83,7 +83,7 @@ class Check:
         )
 
 
-def _receipt(context: RunContext, published: PublishedTable) -> Verdict:
+def _receipt(context: RunContext, published: PublishedTable) -> CheckResult:
     hashed = wrong = size_bytes = 0
     parts = published.receipt.files or published.receipt.parts  # `live_files` consists of side tables
     for part in parts:
@@ -93,22 +93,22 @@ def _receipt(context: RunContext, published: PublishedTable) -> Verdict:
         wrong += hashlib.sha256(content).hexdigest() != part.sha256
         hashed, size_bytes = hashed + 1, size_bytes + len(content)
     numbers = {"parts": len(parts), "parts_hashed": hashed, "bytes_hashed": size_bytes, "parts_changed": wrong}
-    return Verdict(wrong == 0, numbers, f"{count_of(wrong, 'part')} in {published.path} changed after publication" if wrong else None)
+    return CheckResult(wrong == 0, numbers, f"{count_of(wrong, 'part')} in {published.path} changed after publication" if wrong else None)
 
 
-def _complete(_: RunContext, published: PublishedTable) -> Verdict:
+def _complete(_: RunContext, published: PublishedTable) -> CheckResult:
     balances = published.receipt.balances
     missing = [f"{item.name}: expected {item.expected:,}, found {item.found:,}" for item in balances if item.expected != item.found]
     numbers = {"counts": len(balances), "expected": sum(item.expected for item in balances), "found": sum(item.found for item in balances)}
-    return Verdict(not missing, numbers, "; ".join(missing) or None)
+    return CheckResult(not missing, numbers, "; ".join(missing) or None)
 
 
-def _live_while_refs(context: RunContext, published: PublishedTable) -> Verdict:
+def _live_while_refs(context: RunContext, published: PublishedTable) -> CheckResult:
     refs = context.table(LAKE_REFS, published.receipt.owner)
     heads = _heads(context, refs)
     live = published.summary(LiveFilesSummary).files
     is_empty = live == 0 and heads > 0 and not has_live_roots(context, published.receipt.owner)
-    return Verdict(
+    return CheckResult(
         live > 0 or heads == 0 or is_empty,
         {"live_files": live, "refs": heads},
         f"no file is live, although the lake has {count_of(heads, 'ref')}" if not live and not is_empty else None,
@@ -120,27 +120,27 @@ def _heads(context: RunContext, refs: PublishedTable) -> int:
     return len(column) - column.null_count
 
 
-def _all_readable(_: RunContext, published: PublishedTable) -> Verdict:
+def _all_readable(_: RunContext, published: PublishedTable) -> CheckResult:
     return _name_unreadable(published.summary(LiveFilesSummary).unreadable)
 
 
-def _all_listed(_: RunContext, published: PublishedTable) -> Verdict:
+def _all_listed(_: RunContext, published: PublishedTable) -> CheckResult:
     return _name_unreadable(published.summary(OrphanFilesSummary).unreadable)
 
 
-def _name_unreadable(unreadable: Sequence[Unreadable]) -> Verdict:
-    return Verdict(not unreadable, {"unreadable": len(unreadable)}, "\n".join(item.message for item in unreadable) or None)
+def _name_unreadable(unreadable: Sequence[Unreadable]) -> CheckResult:
+    return CheckResult(not unreadable, {"unreadable": len(unreadable)}, "\n".join(item.message for item in unreadable) or None)
 
 
-def _everything_decoded(_: RunContext, published: PublishedTable) -> Verdict:
+def _everything_decoded(_: RunContext, published: PublishedTable) -> CheckResult:
     unreadable = published.summary(ManifestEntriesSummary).unreadable
     found = (
         f"{count_of(unreadable, 'container')} could not be decoded; live_files fails if a retained commit needs one" if unreadable else None
     )
-    return Verdict(unreadable == 0, {"unreadable_containers": unreadable}, found)
+    return CheckResult(unreadable == 0, {"unreadable_containers": unreadable}, found)
 
 
-def _holds_live_keys(context: RunContext, published: PublishedTable) -> Verdict:
+def _holds_live_keys(context: RunContext, published: PublishedTable) -> CheckResult:
     probe = ProbeFilter(context.state.files, tuple(published.paths()))
     probed = hits = 0
     for hashes in (hashes for table in live_tables(context) for hashes in LiveSet(context, table).hash_batches(published.receipt.group)):
@@ -149,35 +149,35 @@ def _holds_live_keys(context: RunContext, published: PublishedTable) -> Verdict:
             break
     missed = probed - hits
     numbers = {"keys_probed": probed, "keys_missed": missed}
-    return Verdict(missed == 0, numbers, f"{count_of(missed, 'live key', 'are')} missing from the filter" if missed else None)
+    return CheckResult(missed == 0, numbers, f"{count_of(missed, 'live key', 'are')} missing from the filter" if missed else None)
 
 
-def _no_live_candidate(_: RunContext, published: PublishedTable) -> Verdict:
+def _no_live_candidate(_: RunContext, published: PublishedTable) -> CheckResult:
     summary = published.summary(OrphanFilesSummary)
     hits, samples = summary.false_negatives, ", ".join(summary.stopped_samples)
-    return Verdict(hits == 0, {"false_negatives": hits}, f"{count_of(hits, 'candidate', 'are')} live: {samples}" if hits else None)
+    return CheckResult(hits == 0, {"false_negatives": hits}, f"{count_of(hits, 'candidate', 'are')} live: {samples}" if hits else None)
 
 
-def _plan_intact(context: RunContext, published: PublishedTable) -> Verdict:
+def _plan_intact(context: RunContext, published: PublishedTable) -> CheckResult:
     try:
         header = approvals.load_plan(context.config, published).header
     except StateError as error:
-        return Verdict(False, {}, str(error))
-    return Verdict(header.rows == published.receipt.rows, {"planned_rows": header.rows, "rows_on_disk": published.receipt.rows})
+        return CheckResult(False, {}, str(error))
+    return CheckResult(header.rows == published.receipt.rows, {"planned_rows": header.rows, "rows_on_disk": published.receipt.rows})
 
 
-def _gates(context: RunContext, published: PublishedTable) -> Verdict:
+def _gates(context: RunContext, published: PublishedTable) -> CheckResult:
     header = approvals.load_plan(context.config, published).header
     failed = header.failed_gates
     found = "\n".join(f"{gate.name}: {to_page_message(gate.message, context.config)}" for gate in failed) or None
     names = ", ".join(gate.name for gate in failed) or "none"
-    return Verdict(not failed, description=found, details={"gates": gates_table(header, context.config), "failed_gates": names})
+    return CheckResult(not failed, description=found, details={"gates": gates_table(header, context.config), "failed_gates": names})
 
 
-def _no_failed_key(_: RunContext, published: PublishedTable) -> Verdict:
+def _no_failed_key(_: RunContext, published: PublishedTable) -> CheckResult:
     by_outcome = published.summary(DeletionLogSummary).by_outcome
     failed = sum(amount.files for name, amount in by_outcome.items() if name.endswith("/failed"))
-    return Verdict(
+    return CheckResult(
         failed == 0, {"failed_files": failed}, f"{count_of(failed, 'file')} failed; apply the plan again to resume" if failed else None
     )
 

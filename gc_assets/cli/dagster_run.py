@@ -41,7 +41,7 @@ WITHOUT_SPARK: Final = frozenset({POLICY_TABLE.name, CURRENT_RULES.name, LAKE_RE
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class RunSelection:
     """The part of a run that the user asked for, by default all of it.
 
     Attributes:
@@ -85,7 +85,7 @@ class RunObserver(Protocol):
 def run_partition(
     platform: Platform,
     run_date: date,
-    selection: Selection = Selection(),
+    selection: RunSelection = RunSelection(),
     *,
     as_of: datetime | None = None,
     mode: Mode | None = None,
@@ -133,7 +133,7 @@ def run_partition(
     return tuple(plans)
 
 
-def _defined_assets(definitions: dg.Definitions, platform: Platform, selection: Selection) -> list[tuple[str, str]]:
+def _defined_assets(definitions: dg.Definitions, platform: Platform, selection: RunSelection) -> list[tuple[str, str]]:
     defined = {key for asset in definitions.assets or () if isinstance(asset, dg.AssetsDefinition) for key in asset.keys}
     keys = [key for key in select_assets(platform, selection) if prefixed_key(platform.config, *key) in defined]
     through = selection.through
@@ -160,7 +160,7 @@ def _execute(
         )
 
 
-def select_assets(platform: Platform, selection: Selection) -> list[tuple[str, str]]:
+def select_assets(platform: Platform, selection: RunSelection) -> list[tuple[str, str]]:
     """Resolve a selection to `(owner, asset)` pairs, in the order in which the stages run.
 
     Raises:
@@ -175,7 +175,7 @@ def select_assets(platform: Platform, selection: Selection) -> list[tuple[str, s
     return [*_lake_assets(config, lakes, tables), *_storage_assets(config, storages, tables)]
 
 
-def select_lakes_and_storages(platform: Platform, selection: Selection) -> tuple[list[str], list[str]]:
+def select_lakes_and_storages(platform: Platform, selection: RunSelection) -> tuple[list[str], list[str]]:
     """Return the lakes and storages that a run must be able to read.
 
     A run without a selected storage still reads the metadata that lakes keep in storages. Since

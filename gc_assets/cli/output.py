@@ -124,12 +124,12 @@ def write_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], out: 
     The table is fitted to the width of the terminal (see `gc_assets.cli.tables`). If the width is
     unknown, or if `wide` is set, every row is printed on a single line.
     """
-    from gc_assets.cli.tables import Column, lines
+    from gc_assets.cli.tables import TextColumn, lines
 
     target = out or sys.stdout
     width = None if wide else stream_width(target)
     shown = [
-        Column(
+        TextColumn(
             name,
             [format_cell(row.get(name)) for row in rows],
             rigid=_has_values(rows, name, int | float | date),

@@ -78,9 +78,9 @@ def run_command(
     with show_progress(CommandProgress(), verbose=settings.verbose) as progress:
         progress.set_activity("loading Dagster")
         with fast_imports():
-            from gc_assets.cli.dagster_run import Selection, run_partition, select_lakes_and_storages
+            from gc_assets.cli.dagster_run import RunSelection, run_partition, select_lakes_and_storages
 
-        selection = Selection(lakes, storages, through)
+        selection = RunSelection(lakes, storages, through)
         owners = select_lakes_and_storages(platform, selection)  # fails on a wrong selection before anything is printed
         progress.print_line(f"run date {day}")
         progress.set_activity("checking the access to lakes and storages")

@@ -25,7 +25,7 @@ _MIN_WORD: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TextColumn:
     """A table column.
 
     Attributes:
@@ -59,7 +59,7 @@ def _plain(_: str, text: str) -> str:
     return text
 
 
-def lines(columns: Sequence[Column], width: int | None, paint: Paint = _plain) -> Iterator[str]:
+def lines(columns: Sequence[TextColumn], width: int | None, paint: Paint = _plain) -> Iterator[str]:
     """Render the table, line by line: the headings, a ruler, then the rows.
 
     Args:
@@ -85,7 +85,7 @@ def lines(columns: Sequence[Column], width: int | None, paint: Paint = _plain) -
         yield from _extra_lines([(column.name, column.cells[0]) for column in shared], width or 0)
 
 
-def _row_lines(columns: Sequence[Column], widths: Sequence[int], row: int, paint: Paint) -> Iterator[str]:
+def _row_lines(columns: Sequence[TextColumn], widths: Sequence[int], row: int, paint: Paint) -> Iterator[str]:
     wrapped = [_wrap_cell(column, column.cells[row], wide) for column, wide in zip(columns, widths, strict=True)]
     for number in range(max(map(len, wrapped))):
         texts = [cell[number] if number < len(cell) else "" for cell in wrapped]
@@ -145,7 +145,7 @@ def _split_text(text: str) -> list[str]:
     return pieces
 
 
-def _visible_columns(columns: Sequence[Column], width: int | None) -> Sequence[Column]:
+def _visible_columns(columns: Sequence[TextColumn], width: int | None) -> Sequence[TextColumn]:
     if width is None:
         return columns
     used = -len(_GAP)
@@ -156,7 +156,7 @@ def _visible_columns(columns: Sequence[Column], width: int | None) -> Sequence[C
     return columns
 
 
-def _widths(columns: Sequence[Column], width: int | None) -> list[int]:
+def _widths(columns: Sequence[TextColumn], width: int | None) -> list[int]:
     """Compute the column widths.
 
     Width that remains after the minimum widths is shared equally by the columns that need more.
@@ -174,12 +174,12 @@ def _widths(columns: Sequence[Column], width: int | None) -> list[int]:
     return found
 
 
-def _pad(column: Column, text: str, width: int, paint: Paint = _plain) -> str:
+def _pad(column: TextColumn, text: str, width: int, paint: Paint = _plain) -> str:
     space, painted = " " * (width - cell_len(text)), paint(column.name, text)
     return space + painted if column.right else painted + space
 
 
-def _wrap_cell(column: Column, text: str, width: int) -> list[str]:
+def _wrap_cell(column: TextColumn, text: str, width: int) -> list[str]:
     if column.rigid or cell_len(text) <= width:
         return [text]
     return wrap(" ".join(shorten(word, width) for word in text.split(" ")), width)

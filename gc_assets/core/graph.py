@@ -36,7 +36,7 @@ _Column = pa.Array | pa.ChunkedArray
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class GraphProblem:
     """A kind of contradiction in the history.
 
     Attributes:
@@ -76,7 +76,7 @@ class CommitGraph:
     parent: Ints
     first_parent: Ints
     generation: Ints
-    problems: tuple[Problem, ...]
+    problems: tuple[GraphProblem, ...]
 
     @classmethod
     def build(
@@ -216,12 +216,12 @@ def _generations(count: int, child: Ints, parent: Ints) -> Ints:
     return np.where(oldest >= 0, oldest + chains.depth, np.int32(-1)).astype(np.int32)
 
 
-def _edges(kind: ProblemKind, children: pa.Array, parents: pa.Array, count: int) -> Problem | None:
+def _edges(kind: ProblemKind, children: pa.Array, parents: pa.Array, count: int) -> GraphProblem | None:
     samples = tuple((str(child), str(parent)) for child, parent in zip(children.to_pylist(), parents.to_pylist(), strict=True))
-    return Problem(kind, count, samples) if count else None
+    return GraphProblem(kind, count, samples) if count else None
 
 
-def _older_children(ids: pa.Array, times: pa.Array, child: Ints, parent: Ints) -> Problem | None:
+def _older_children(ids: pa.Array, times: pa.Array, child: Ints, parent: Ints) -> GraphProblem | None:
     known = times.is_valid().to_numpy(zero_copy_only=False)
     at = pc.fill_null(times.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
     older = np.flatnonzero((at[child] < at[parent]) & known[child] & known[parent])
@@ -229,8 +229,8 @@ def _older_children(ids: pa.Array, times: pa.Array, child: Ints, parent: Ints) -
     return _edges(CHILD_OLDER, ids.take(child[some]), ids.take(parent[some]), len(older))
 
 
-def _cycles(ids: pa.Array, child: Ints, parent: Ints, generation: Ints) -> Problem | None:
+def _cycles(ids: pa.Array, child: Ints, parent: Ints, generation: Ints) -> GraphProblem | None:
     component = _components(child, parent, generation)
     on_cycle = np.unique(component[child][component[child] == component[parent]])
     samples = [ids.take(np.flatnonzero(component == cycle)[:MAX_SAMPLES]).to_pylist() for cycle in on_cycle[:MAX_SAMPLES]]
-    return Problem(CYCLE, len(on_cycle), tuple(tuple(sample) for sample in samples)) if len(on_cycle) else None
+    return GraphProblem(CYCLE, len(on_cycle), tuple(tuple(sample) for sample in samples)) if len(on_cycle) else None

@@ -23,7 +23,7 @@ from gc_assets.core.rehearsals import REHEARSAL, mark_rehearsal
 from gc_assets.engine.run_context import RunContext
 from gc_assets.report.lakes import lake_page
 from gc_assets.report.run_report import (
-    Change,
+    FigureChange,
     PastPlan,
     PlannedFile,
     PlannedUpload,
@@ -260,9 +260,9 @@ def _quarantined_plans(context: RunContext, storage: StorageConfig) -> Iterator[
         )
 
 
-def _changes(previous: PublishedTable, now: PublishedTable) -> Iterator[Change]:
+def _changes(previous: PublishedTable, now: PublishedTable) -> Iterator[FigureChange]:
     earlier = {step.label: step for step in breakdown_steps(previous.summary(OrphanFilesSummary))}
     for step in breakdown_steps(now.summary(OrphanFilesSummary)):
         old = earlier.get(step.label, Step(step.label, 0, 0, step.tone))  # some categories are omitted if they are empty
-        yield Change(f"{step.label}, bytes", old.size_bytes, step.size_bytes, is_bytes=True)
-        yield Change(f"{step.label}, files", old.files, step.files, is_bytes=False)
+        yield FigureChange(f"{step.label}, bytes", old.size_bytes, step.size_bytes, is_bytes=True)
+        yield FigureChange(f"{step.label}, files", old.files, step.files, is_bytes=False)

@@ -13,7 +13,7 @@ from gc_assets.core.moments import format_minute
 from gc_assets.core.printable import escape
 from gc_assets.core.units import count_of, format_bytes, format_usd
 from gc_assets.report.drawing import Drawing, history_svg
-from gc_assets.report.run_report import Change, RunReport
+from gc_assets.report.run_report import FigureChange, RunReport
 from gc_assets.report.storage_breakdown import build_bars
 from gc_assets.report.trend import Point, trend_svg
 
@@ -56,7 +56,7 @@ def _finalize(value: object) -> object:
     return escape(value, keep="\n\t") if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
-def _delta(change: Change) -> str:
+def _delta(change: FigureChange) -> str:
     difference = change.current - change.previous
     if difference == 0:
         return "±0"

@@ -109,7 +109,7 @@ class QuarantinedPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class FigureChange:
     """How a figure changed since the previous run date."""
 
     label: str
@@ -163,7 +163,7 @@ class StoragePage:
     steps: tuple[Step, ...]
     quarantined: tuple[QuarantinedPlan, ...]
     previous_run_date: date | None
-    changes: tuple[Change, ...]
+    changes: tuple[FigureChange, ...]
     problems: dict[str, int]
     usd_per_gb_month: float | None
     header: PlanHeader | None = None

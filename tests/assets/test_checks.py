@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from gc_assets.assets import checks
-from gc_assets.assets.checks import Check, Verdict
+from gc_assets.assets.checks import Check, CheckResult
 from gc_assets.core.errors import StateError
 from gc_assets.core.filter import Filter, FilterSpec
 from gc_assets.core.hashing import xxhash64
@@ -50,7 +50,7 @@ def publish_table(context: RunContext, group: str, table: Table, rows: list[dict
     )
 
 
-def verdict(check: Check, context: RunContext, table: PublishedTable) -> Verdict:
+def verdict(check: Check, context: RunContext, table: PublishedTable) -> CheckResult:
     return check.evaluate(context, table)
 
 

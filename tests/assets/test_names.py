@@ -12,7 +12,7 @@ from gc_assets.assets import names
 from gc_assets.assets.lineage import column_lineage
 from gc_assets.assets.names import group_name, owner_and_table, step_name
 from gc_assets.assets.plan_events import plan_event
-from gc_assets.cli.dagster_run import Selection, run_partition
+from gc_assets.cli.dagster_run import RunSelection, run_partition
 from gc_assets.config.dagster_names import DagsterNames
 from gc_assets.definitions import build_definitions
 from gc_assets.resources.collector import Collector
@@ -110,5 +110,5 @@ class _Observer:
 def test_command_line_runs_assets_with_a_prefix(tmp_path: Path) -> None:
     at = with_names(platform(tmp_path), key_prefix="platform/gc")
     observer = _Observer()
-    run_partition(at, NOW.date(), Selection(lakes=["sales"], through="policy_table"), observer=observer)
+    run_partition(at, NOW.date(), RunSelection(lakes=["sales"], through="policy_table"), observer=observer)
     assert observer.published == [("sales", "policy_table")]

@@ -19,7 +19,7 @@ from gc_assets.assets.lake_assets import sort_steps
 from gc_assets.assets.lineage import ORIGINS
 from gc_assets.assets.partitions import first_run_date, run_dates
 from gc_assets.assets.sources import MAX_TABLES
-from gc_assets.cli.dagster_run import Selection, select_assets
+from gc_assets.cli.dagster_run import RunSelection, select_assets
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import StateError
 from gc_assets.definitions import build_definitions
@@ -101,10 +101,10 @@ def test_plan_depends_on_inventories_of_storages_with_links(tmp_path: Path) -> N
     inventories = {f"{name}/storage_inventory" for name in ("warehouse", "disk", "bucket")}
     assert inventories & set(found["warehouse/deletion_plan"]["deps"]) == {"disk/storage_inventory"}
     assert inventories & set(found["bucket/deletion_plan"]["deps"]) == set()
-    assert [pair for pair in select_assets(three, Selection(storages=["warehouse"])) if pair[0] == "disk"] == [
+    assert [pair for pair in select_assets(three, RunSelection(storages=["warehouse"])) if pair[0] == "disk"] == [
         ("disk", "storage_inventory")
     ]
-    assert not [pair for pair in select_assets(three, Selection(storages=["warehouse"], through="orphan_files")) if pair[0] == "disk"]
+    assert not [pair for pair in select_assets(three, RunSelection(storages=["warehouse"], through="orphan_files")) if pair[0] == "disk"]
 
 
 def test_lakefs_live_files_depend_on_lifecycle_assets(tmp_path: Path) -> None:

@@ -12,34 +12,34 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from gc_assets.cli.tables import ELLIPSIS, Column, lines, shorten, wrap
+from gc_assets.cli.tables import ELLIPSIS, TextColumn, lines, shorten, wrap
 
 KEY = "shop/orders/data/00000-0-6f1d2a55-5a0b-4f40-bd01-ffa25f8f7a2b-00001.parquet"
 
 
-def text_of(columns: list[Column], width: int | None) -> str:
+def text_of(columns: list[TextColumn], width: int | None) -> str:
     return "\n".join(lines(columns, width))
 
 
 def test_numeric_columns_are_right_aligned() -> None:
-    columns = [Column("key", ["a/b", "a"]), Column("files", ["1,234", "7"], rigid=True, right=True)]
+    columns = [TextColumn("key", ["a/b", "a"]), TextColumn("files", ["1,234", "7"], rigid=True, right=True)]
     assert text_of(columns, 80).split("\n") == ["key  files", "───  ─────", "a/b  1,234", "a        7"]
 
 
 def test_long_key_is_shortened_in_the_middle() -> None:
-    line = text_of([Column("key", [KEY]), Column("kind", ["data"])], 50).split("\n")[-1]
+    line = text_of([TextColumn("key", [KEY]), TextColumn("kind", ["data"])], 50).split("\n")[-1]
     assert re.fullmatch(rf"shop/orders/data/\d+{ELLIPSIS}\S+-00001\.parquet  data", line), line
 
 
 def test_cell_text_wraps_between_words() -> None:
     found = "a lease is held by ada since this morning, for an unknown reason"
-    cells = [line[6:].strip() for line in text_of([Column("what", ["warn"]), Column("found", [found])], 50).split("\n")[2:]]
+    cells = [line[6:].strip() for line in text_of([TextColumn("what", ["warn"]), TextColumn("found", [found])], 50).split("\n")[2:]]
     assert " ".join(cells) == found
     assert len(cells) == 2
 
 
 def test_columns_that_do_not_fit_are_printed_under_the_row() -> None:
-    columns = [Column("key", [KEY, "a"]), Column("reason", ["x" * 40, "y" * 40]), Column("at", ["2026-11-21", ""], rigid=True)]
+    columns = [TextColumn("key", [KEY, "a"]), TextColumn("reason", ["x" * 40, "y" * 40]), TextColumn("at", ["2026-11-21", ""], rigid=True)]
     found = text_of(columns, 60).split("\n")
     assert found[0].split() == ["key"]
     assert [line.strip() for line in found[2:]] == [
@@ -53,10 +53,10 @@ def test_columns_that_do_not_fit_are_printed_under_the_row() -> None:
 
 def test_column_with_a_single_value_is_printed_once() -> None:
     columns = [
-        Column("key", [KEY, "a"]),
-        Column("reason", ["x" * 40, "y" * 40]),
-        Column("action", ["quarantine"] * 2),
-        Column("x", ["", ""]),
+        TextColumn("key", [KEY, "a"]),
+        TextColumn("reason", ["x" * 40, "y" * 40]),
+        TextColumn("action", ["quarantine"] * 2),
+        TextColumn("x", ["", ""]),
     ]
     assert [line.strip() for line in text_of(columns, 60).split("\n")[3:]] == [
         "reason: " + "x" * 40,
@@ -65,11 +65,11 @@ def test_column_with_a_single_value_is_printed_once() -> None:
         "In all rows:",
         "action: quarantine",
     ]
-    assert "In all rows" not in text_of([Column("key", [KEY]), Column("reason", ["x" * 40])], 60), "a single row"
+    assert "In all rows" not in text_of([TextColumn("key", [KEY]), TextColumn("reason", ["x" * 40])], 60), "a single row"
 
 
 def test_row_stays_on_one_line_if_width_is_unknown() -> None:
-    columns = [Column("key", [KEY * 5]), Column("found", ["many words " * 50])]
+    columns = [TextColumn("key", [KEY * 5]), TextColumn("found", ["many words " * 50])]
     assert len(text_of(columns, None).split("\n")) == 3
     assert KEY * 5 in text_of(columns, None)
 
@@ -79,7 +79,7 @@ def test_wide_characters_count_as_two_columns() -> None:
     assert cell_len(shorten("木" * 11, 20)) <= 20
 
 
-def read_log_entries(columns: list[Column]) -> Iterator[str]:
+def read_log_entries(columns: list[TextColumn]) -> Iterator[str]:
     for column in columns:
         for cell in column.cells:
             yield from cell.split()
@@ -92,7 +92,7 @@ CELLS = st.one_of(
 
 
 @st.composite
-def tables(draw: st.DrawFn) -> list[Column]:
+def tables(draw: st.DrawFn) -> list[TextColumn]:
     rows = draw(st.integers(1, 3))
     texts = st.lists(CELLS, min_size=rows, max_size=rows)
     numbers = st.lists(st.integers(-(10**9), 10**9).map("{:,}".format), min_size=rows, max_size=rows)
@@ -101,11 +101,11 @@ def tables(draw: st.DrawFn) -> list[Column]:
         numbers.map(lambda cells: ("number", cells)),
     )
     drawn = draw(st.lists(one, min_size=1, max_size=6))
-    return [Column(f"{kind}{at}", cells, rigid=kind == "number", right=kind == "number") for at, (kind, cells) in enumerate(drawn)]
+    return [TextColumn(f"{kind}{at}", cells, rigid=kind == "number", right=kind == "number") for at, (kind, cells) in enumerate(drawn)]
 
 
 @given(tables(), st.integers(60, 120))
-def test_table_lines_fit_the_width_without_breaking_words(columns: list[Column], width: int) -> None:
+def test_table_lines_fit_the_width_without_breaking_words(columns: list[TextColumn], width: int) -> None:
     printed = text_of(columns, width)
     assert max(map(cell_len, printed.split("\n"))) <= width
     shown = set(printed.split())
@@ -127,4 +127,4 @@ def test_wrapped_message_keeps_indentation(width: int) -> None:
 
 
 def test_empty_table_has_a_header_row() -> None:
-    assert text_of([Column("key", []), Column("files", [])], 80).split("\n") == ["key  files", "───  ─────"]
+    assert text_of([TextColumn("key", []), TextColumn("files", [])], 80).split("\n") == ["key  files", "───  ─────"]

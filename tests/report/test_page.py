@@ -16,8 +16,8 @@ from gc_assets.core.requests import Requests
 from gc_assets.report.drawing import Drawing, Node
 from gc_assets.report.page import render
 from gc_assets.report.run_report import (
-    Change,
     ExpiringCommit,
+    FigureChange,
     LakePage,
     PastPlan,
     PlannedFile,
@@ -336,7 +336,7 @@ def test_changes_are_shown_with_signs_and_units() -> None:
     text = page(
         storage(
             previous_run_date=date(2026, 11, 20),
-            changes=(Change("live, bytes", 4_000_000_000, 5_000_000_000, True), Change("live, files", 12, 10, False)),
+            changes=(FigureChange("live, bytes", 4_000_000_000, 5_000_000_000, True), FigureChange("live, files", 12, 10, False)),
         )
     )
     assert "+1 GB" in text

@@ -56,7 +56,7 @@ MAX_GROUP_BYTES = 128 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class AvroColumn:
     """Column to read: the first of `paths` that the file's schema contains.
 
     If the schema contains none of them, the Arrow column is null.
@@ -105,7 +105,7 @@ def describe_decoder() -> str:
     return "fastavro decodes manifests. Install a much faster decoder for large ones: pip install 'gc-assets[iceberg-fast]'"
 
 
-def read_columns(raw: bytes, columns: Sequence[Column], expected_rows: int | None) -> pa.Table:
+def read_columns(raw: bytes, columns: Sequence[AvroColumn], expected_rows: int | None) -> pa.Table:
     """Read columns of every record, in file order.
 
     DataFusion silently drops a truncated last block. Its result is only used if it contains the
@@ -162,7 +162,7 @@ class FileGroup:
     table: pa.Table
 
 
-def read_groups(raws: Sequence[bytes], columns: Sequence[Column]) -> Iterator[FileGroup]:
+def read_groups(raws: Sequence[bytes], columns: Sequence[AvroColumn]) -> Iterator[FileGroup]:
     """Read columns of every record of many files, and yield them grouped by schema.
 
     Each group is read by a single DataFusion query, so DataFusion must be installed.
@@ -344,7 +344,7 @@ def _is_empty_record(field: dict[str, Any]) -> bool:
     return isinstance(kind, dict) and kind.get("type") == "record" and not kind["fields"]
 
 
-def read_with_datafusion(raw: bytes, header: Header, columns: Sequence[Column]) -> pa.Table:
+def read_with_datafusion(raw: bytes, header: Header, columns: Sequence[AvroColumn]) -> pa.Table:
     """Read an uncompressed file in a worker process with DataFusion.
 
     Raises:
@@ -356,7 +356,10 @@ def read_with_datafusion(raw: bytes, header: Header, columns: Sequence[Column]) 
 
 
 def _read_file(
-    read: Callable[[str, Sequence[Column]], pa.Table], seconds: float, content: Sequence[bytes | memoryview], columns: Sequence[Column]
+    read: Callable[[str, Sequence[AvroColumn]], pa.Table],
+    seconds: float,
+    content: Sequence[bytes | memoryview],
+    columns: Sequence[AvroColumn],
 ) -> pa.Table:
     """Write the content to a temporary file, and read that file in a worker process."""
     with tempfile.NamedTemporaryFile(suffix=".avro") as file:
@@ -366,7 +369,7 @@ def _read_file(
         return run_in_worker(seconds, read, file.name, columns)
 
 
-def _query(path: str, columns: Sequence[Column]) -> pa.Table:
+def _query(path: str, columns: Sequence[AvroColumn]) -> pa.Table:
     from datafusion import SessionConfig, SessionContext  # The import takes a third of a second.
 
     frame = SessionContext(SessionConfig().with_target_partitions(1)).read_avro(path)
@@ -378,7 +381,7 @@ def _query(path: str, columns: Sequence[Column]) -> pa.Table:
     )
 
 
-def _build_expression(column: Column, schema: pa.Schema) -> Expr:
+def _build_expression(column: AvroColumn, schema: pa.Schema) -> Expr:
     from datafusion import col, lit
 
     for path in column.paths:
@@ -396,19 +399,19 @@ def _build_expression(column: Column, schema: pa.Schema) -> Expr:
     return lit(pa.scalar(None, column.type))
 
 
-def read_with_fastavro(raw: bytes, columns: Sequence[Column]) -> pa.Table:
+def read_with_fastavro(raw: bytes, columns: Sequence[AvroColumn]) -> pa.Table:
     """Read an uncompressed file with fastavro, in a worker process if the file is large."""
     if len(raw) <= MAX_IN_PROCESS_BYTES:
         return _read_records(io.BytesIO(raw), columns)
     return _read_file(_read_path, DATAFUSION_SECONDS + len(raw) / FASTAVRO_BYTES_PER_SECOND, [raw], columns)
 
 
-def _read_path(path: str, columns: Sequence[Column]) -> pa.Table:
+def _read_path(path: str, columns: Sequence[AvroColumn]) -> pa.Table:
     with Path(path).open("rb") as file:
         return _read_records(file, columns)
 
 
-def _read_records(file: IO[bytes], columns: Sequence[Column]) -> pa.Table:
+def _read_records(file: IO[bytes], columns: Sequence[AvroColumn]) -> pa.Table:
     records = cast("Iterator[dict[str, Any]]", fastavro.reader(file))
     schema, batches = _build_schema(columns), list[pa.RecordBatch]()
     while batch := list(islice(records, _RECORD_BATCH)):
@@ -417,7 +420,7 @@ def _read_records(file: IO[bytes], columns: Sequence[Column]) -> pa.Table:
     return pa.Table.from_batches(batches, schema)
 
 
-def _column_values(records: list[dict[str, Any]], column: Column) -> list[Any]:
+def _column_values(records: list[dict[str, Any]], column: AvroColumn) -> list[Any]:
     for path in column.paths:
         values: list[Any] = records
         for part in path:
@@ -429,7 +432,7 @@ def _column_values(records: list[dict[str, Any]], column: Column) -> list[Any]:
     return [None] * len(records)
 
 
-def _build_schema(columns: Sequence[Column]) -> pa.Schema:
+def _build_schema(columns: Sequence[AvroColumn]) -> pa.Schema:
     return pa.schema([pa.field(column.name, column.type) for column in columns])
 
 

@@ -18,7 +18,7 @@ from gc_assets.core.worker_process import is_started
 from gc_assets.lakes.entries import ENTRY_SCHEMA
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.iceberg.avro import (
-    Column,
+    AvroColumn,
     ReaderAborted,
     UnexpectedCount,
     count_rows,
@@ -38,22 +38,22 @@ _SNAPSHOT_ID = b"snapshot-id"
 
 # Iceberg Java wrote `added_data_files_count` before version 1.0, with the same field id.
 _LIST_COLUMNS = (
-    Column("address", (("manifest_path",),), pa.string()),
-    Column("size_bytes", (("manifest_length",),), pa.int64()),
-    Column("snapshot_id", (("added_snapshot_id",),), pa.int64()),
-    Column("content", (("content",),), pa.int32()),
-    Column("added", (("added_files_count",), ("added_data_files_count",)), pa.int64()),
-    Column("existing", (("existing_files_count",), ("existing_data_files_count",)), pa.int64()),
-    Column("deleted", (("deleted_files_count",), ("deleted_data_files_count",)), pa.int64()),
+    AvroColumn("address", (("manifest_path",),), pa.string()),
+    AvroColumn("size_bytes", (("manifest_length",),), pa.int64()),
+    AvroColumn("snapshot_id", (("added_snapshot_id",),), pa.int64()),
+    AvroColumn("content", (("content",),), pa.int32()),
+    AvroColumn("added", (("added_files_count",), ("added_data_files_count",)), pa.int64()),
+    AvroColumn("existing", (("existing_files_count",), ("existing_data_files_count",)), pa.int64()),
+    AvroColumn("deleted", (("deleted_files_count",), ("deleted_data_files_count",)), pa.int64()),
 )
-_SUMMARY_COLUMNS = (Column("spec_id", (("partition_spec_id",),), pa.int32()), Column("content", (("content",),), pa.int32()))
+_SUMMARY_COLUMNS = (AvroColumn("spec_id", (("partition_spec_id",),), pa.int32()), AvroColumn("content", (("content",),), pa.int32()))
 _MANIFEST_COLUMNS = (
-    Column("address", (("data_file", "file_path"),), pa.string()),
-    Column("size_bytes", (("data_file", "file_size_in_bytes"),), pa.int64()),
-    Column("snapshot_id", (("snapshot_id",),), pa.int64()),
-    Column("content", (("data_file", "content"),), pa.int32()),
-    Column("file_format", (("data_file", "file_format"),), pa.string()),
-    Column("status", (("status",),), pa.int32()),
+    AvroColumn("address", (("data_file", "file_path"),), pa.string()),
+    AvroColumn("size_bytes", (("data_file", "file_size_in_bytes"),), pa.int64()),
+    AvroColumn("snapshot_id", (("snapshot_id",),), pa.int64()),
+    AvroColumn("content", (("data_file", "content"),), pa.int32()),
+    AvroColumn("file_format", (("data_file", "file_format"),), pa.string()),
+    AvroColumn("status", (("status",),), pa.int32()),
 )
 
 

@@ -39,7 +39,7 @@ class Removal:
 
 
 @dataclass(frozen=True, slots=True)
-class Revalidation:
+class PendingRemovals:
     """Removals to commit, at most one for each registration.
 
     `settled` contains the outcomes of actions that do not need a commit: `absent` or `changed`.
@@ -49,7 +49,7 @@ class Revalidation:
     settled: Mapping[ExpiryAction, ExpiryOutcome]
 
 
-def revalidate(actions: Sequence[ExpiryAction], registrations: Sequence[Registration], retention: Retention) -> Revalidation:
+def revalidate(actions: Sequence[ExpiryAction], registrations: Sequence[Registration], retention: Retention) -> PendingRemovals:
     """Determine which actions are still valid.
 
     Args:
@@ -83,7 +83,7 @@ def revalidate(actions: Sequence[ExpiryAction], registrations: Sequence[Registra
             record(action, _report_change(action, reasons[action.snapshot_id]))
         else:
             record(action, _revalidate_snapshot_removal(action, holders, heads.get(action.snapshot_id)))
-    return Revalidation(tuple(_build_removal(item, confirmed[item.name]) for item in registrations if confirmed[item.name]), settled)
+    return PendingRemovals(tuple(_build_removal(item, confirmed[item.name]) for item in registrations if confirmed[item.name]), settled)
 
 
 def _revalidate_ref_deletion(

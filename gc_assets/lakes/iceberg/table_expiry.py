@@ -18,7 +18,7 @@ from gc_assets.core.errors import GcError, LakeUnreadable
 from gc_assets.lakes.iceberg.catalog import CatalogClient, CatalogTable, CommitDenied, CommitRejected, NotLoadable
 from gc_assets.lakes.iceberg.readable import ReadabilityChecker
 from gc_assets.lakes.iceberg.registrations import Registration
-from gc_assets.lakes.iceberg.revalidate import Removal, Revalidation, find_damage, find_leftovers, revalidate
+from gc_assets.lakes.iceberg.revalidate import PendingRemovals, Removal, find_damage, find_leftovers, revalidate
 from gc_assets.lakes.protocol import DELETE_REF, REMOVE_SNAPSHOT, ExpiryAction, ExpiryOutcome, Retention
 
 MAX_ATTEMPTS = 5
@@ -120,7 +120,7 @@ class TableExpiry:
         found = {table.name: (table, self.read_registration(table.name, table.metadata_location)) for table in same}
         return {name: item for name, item in found.items() if item[1].table.table_uuid == self.uuid}
 
-    def _revalidate(self, registrations: Sequence[Registration]) -> Revalidation:
+    def _revalidate(self, registrations: Sequence[Registration]) -> PendingRemovals:
         return revalidate(self.actions, registrations, self.policy(registrations))
 
     def _check(self, removal: Removal) -> bool:
@@ -153,7 +153,7 @@ class TableExpiry:
         elif leftovers := find_leftovers(removal, after):
             self.failures[removal.name] = f"the catalog accepted the commit, but {leftovers}; apply again"
 
-    def _mark_lost_refs(self, registration: Registration, revalidation: Revalidation) -> None:
+    def _mark_lost_refs(self, registration: Registration, revalidation: PendingRemovals) -> None:
         """Mark all actions as damaged if a commit has removed a ref without approval.
 
         The REST protocol has no requirement that prevents this: a ref that is created during the
@@ -185,7 +185,7 @@ class TableExpiry:
             removed_ids.difference_update(snapshot.snapshot_id for snapshot in previous.snapshots)
             after = previous
 
-    def _outcome(self, action: ExpiryAction, revalidation: Revalidation) -> ExpiryOutcome:
+    def _outcome(self, action: ExpiryAction, revalidation: PendingRemovals) -> ExpiryOutcome:
         if action in self.damaged:
             return ExpiryOutcome(action, "failed", self.damaged[action], damaged=True)
         settled = revalidation.settled.get(action)

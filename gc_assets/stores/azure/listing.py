@@ -30,7 +30,7 @@ _MAX_PAGES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ListingPart:
     """A part of a listing.
 
     Attributes:
@@ -53,7 +53,7 @@ class AzureListingTask:
     """
 
     bucket: AzureBucket
-    parts: tuple[Part, ...]
+    parts: tuple[ListingPart, ...]
     page_keys: int
 
     def run(self, budget: int) -> Iterator[ListingBatch]:
@@ -62,7 +62,7 @@ class AzureListingTask:
         Even if the first page exceeds the budget, it is listed, so that every round makes progress.
         If a part cannot be read, a problem of kind `unreadable` is reported.
         """
-        rows, pending, leftover, listed = RowBuffer(), list(self.parts), list[Part](), 0
+        rows, pending, leftover, listed = RowBuffer(), list(self.parts), list[ListingPart](), 0
         while pending and (listed == 0 or listed < budget):
             part = pending.pop()
             directories = 0
@@ -84,7 +84,7 @@ class AzureListingTask:
                 rows.problems.append(Problem(part.directory, "special", kept))
         yield rows.take(tuple(replace(self, parts=(part,)) for part in [*leftover, *pending]))
 
-    def _list(self, part: Part) -> Iterator[ListedPage]:
+    def _list(self, part: ListingPart) -> Iterator[ListedPage]:
         return self.bucket.list_from(
             part.directory,
             delimiter="" if part.is_whole else "/",
@@ -121,12 +121,12 @@ def plan_listing(bucket: AzureBucket, parallelism: int, split_keys: Sequence[str
     return [replace(task, parts=tuple(parts[start::wanted])) for start in range(min(wanted, len(parts)))]
 
 
-def _divide(bucket: AzureBucket, wanted: int, page_keys: int) -> list[Part]:
+def _divide(bucket: AzureBucket, wanted: int, page_keys: int) -> list[ListingPart]:
     """Divide the storage into parts, level by level, until there are enough of them.
 
     The root is always divided, because the collector's own prefix in it must not be listed.
     """
-    parts, level, requests = list[Part](), [""], 0
+    parts, level, requests = list[ListingPart](), [""], 0
     while level:
         children: list[str] = []
         for number, directory in enumerate(level):
@@ -136,9 +136,9 @@ def _divide(bucket: AzureBucket, wanted: int, page_keys: int) -> list[Part]:
             found = None if is_enough else _list_directories(bucket, directory, page_keys)
             requests += 0 if is_enough else 1
             if not found:  # not divided, or no subdirectories
-                parts.append(Part(directory, is_whole=found is None))
+                parts.append(ListingPart(directory, is_whole=found is None))
                 continue
-            parts.append(Part(directory, is_whole=False))
+            parts.append(ListingPart(directory, is_whole=False))
             children += [child for child in found if child != RESERVED_PREFIX]
         level = children
     return parts
