@@ -54,18 +54,8 @@ def stored_plan(
     """Publish a plan of `files` rows of 100 bytes. `header_fields` replaces fields of its header."""
     state, run_context = State.at(at.config.state), at.run_context(datetime.fromisoformat(run_date).date())
     run = state.start(storage, DELETION_PLAN.name, run_context.run_date, at.clock)
-    rows = [
-        {
-            "key": f"data/{index}.parquet",
-            "action": action,
-            "size_bytes": 100,
-            "reason": "unreferenced",
-            "lake": "sales",
-            "after_expiry": False,
-            "source_plan_id": source_plan_id,
-        }
-        for index in range(files)
-    ]
+    fixed = {"action": action, "size_bytes": 100, "reason": "unreferenced", "lake": "sales", "after_expiry": False}
+    rows = [{"key": f"data/{index}.parquet", **fixed, "source_plan_id": source_plan_id} for index in range(files)]
     written = write_rows(pa.Table.from_pylist(rows, schema=DELETION_PLAN.schema), DELETION_PLAN, run, state.files)
     amount = Amount(files=files, bytes=100 * files)
     substance: dict[str, Any] = {
