@@ -116,7 +116,7 @@ def list_unreadable(
 def _find_names(
     context: RunContext, lake_name: str, refs: PublishedTable, previous: _PreviousReads
 ) -> tuple[dict[str, str], dict[str, str | None]]:
-    """Return names by table uuid or content id, and the identities by which users set tables aside."""
+    """Return names by table uuid or content id, and the identities that set them aside."""
     rows = read_rows(context.state, LAKE_REFS, refs, columns=["table_uuid", "table_name"]).to_pylist()
     names = previous.names | {row["table_uuid"]: row["table_name"] for row in rows if row["table_uuid"] is not None}
     names |= _content_names(context, lake_name) if context.kind(lake_name).has_live_contents else {}

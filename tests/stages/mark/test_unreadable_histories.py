@@ -25,6 +25,7 @@ from gc_assets.lakes.file_kinds import Kind
 from gc_assets.stages.mark.content_roots import RootTables
 from gc_assets.stages.mark.last_known import LastKnown
 from gc_assets.stages.mark.live_walk import CachePaths, LiveWalk
+from gc_assets.state.files import Files
 from gc_assets.state.journal import State, TableRun
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, REACHABLE_SNAPSHOTS
@@ -105,6 +106,33 @@ class World:
         self.broken = {name for name in containers if self.chance.random() < (0.5 if name in self.broken else 0.04)}
 
 
+@dataclass(frozen=True)
+class _PartWriter:
+    """Writes the inputs of a walk as parts of one run, and returns their paths."""
+
+    files: Files
+    run: TableRun
+
+    def __call__(self, name: str, rows: list[dict[str, Any]], schema: pa.Schema) -> tuple[str, ...]:
+        written = write_parts(pa.Table.from_pylist(rows, schema), self.run, self.files, name)
+        return tuple(f"{self.run.path}/{part.name}" for part in written)
+
+    def write_roots(self, tables: list[Table]) -> RootTables:
+        snapshots = [(table, snapshot) for table in tables for snapshot in table.snapshots]
+        graph = self("graph", [_commit(*item) for item in snapshots], COMMIT_GRAPH.schema)
+        reachable = self("reachable", [_retained_row(*item) for item in snapshots], REACHABLE_SNAPSHOTS.schema)
+        return RootTables(self.files, graph, reachable, (), self("pinned", [], PINNED), edited=True)
+
+    def write_cache(self, world: World, cached: set[str], broken: set[str]) -> CachePaths:
+        of_snapshots = sorted(cached & world.manifests_of.keys())
+        edges = [_edge(snapshot, manifest) for snapshot in of_snapshots for manifest in world.manifests_of[snapshot]]
+        containers = [{"container": name, "kind": "k", "container_size_bytes": 1, "entries": 1} for name in sorted(cached)]
+        failed = [{"address": name, "kind": "k", "error": "broken", "absent": False} for name in sorted(broken)]
+        return CachePaths(
+            self("edges", edges, EDGES), self("cached", containers, CONTAINERS), self("failed", failed, UNREADABLE_CONTAINERS), ()
+        )
+
+
 @dataclass
 class Collector:
     root: Path
@@ -124,51 +152,19 @@ class Collector:
         now = START + timedelta(days=self.runs)
         files = State.at(str(self.root)).files
         run = TableRun("sales", "live_files", date(2026, 1, 1) + timedelta(days=self.runs), f"run{self.runs}")
-
-        def parts(name: str, rows: list[dict[str, Any]], schema: pa.Schema) -> tuple[str, ...]:
-            return tuple(f"{run.path}/{part.name}" for part in write_parts(pa.Table.from_pylist(rows, schema), run, files, name))
-
+        parts = _PartWriter(files, run)
         readable = [table for table in self.world.tables.values() if not table.metadata_broken]
         listed = {snapshot for table in readable for snapshot in table.snapshots}
         known = listed | {manifest for snapshot in listed & (self.cached | self._sound()) for manifest in self.world.manifests_of[snapshot]}
         self.cached |= known & self._sound()
-        roots = RootTables(
-            files,
-            parts("graph", [_commit(table, snapshot) for table in readable for snapshot in table.snapshots], COMMIT_GRAPH.schema),
-            parts(
-                "reachable",
-                [_retained_row(table, snapshot) for table in readable for snapshot in table.snapshots],
-                REACHABLE_SNAPSHOTS.schema,
-            ),
-            (),
-            parts("pinned", [], PINNED),
-            edited=True,
-        )
+        roots = parts.write_roots(readable)
         unread = {table.uuid: "broken" for table in self.world.tables.values() if table.metadata_broken}
         unknown = {uuid for uuid in unread if self.last_known is None or uuid not in self.last_known.uuids}
         claims = parts("claims", [*map(_claim, readable), *map(_unread_claim, sorted(unknown))], CLAIMS)
-        edges = [
-            _edge(snapshot, manifest)
-            for snapshot in sorted(self.cached & self.world.manifests_of.keys())
-            for manifest in self.world.manifests_of[snapshot]
-        ]
         walk = LiveWalk(
             "sales",
             roots,
-            CachePaths(
-                parts("edges", edges, EDGES),
-                parts(
-                    "cached",
-                    [{"container": name, "kind": "k", "container_size_bytes": 1, "entries": 1} for name in sorted(self.cached)],
-                    CONTAINERS,
-                ),
-                parts(
-                    "failed",
-                    [{"address": name, "kind": "k", "error": "broken", "absent": False} for name in sorted(known & self.world.broken)],
-                    UNREADABLE_CONTAINERS,
-                ),
-                (),
-            ),
+            parts.write_cache(self.world, self.cached, known & self.world.broken),
             {},
             run,
             claims,
@@ -189,15 +185,9 @@ class Collector:
             if uuid not in unreadable:
                 self.last_good[uuid] = self.world.needs(table)
         unreadable_tables = tuple(
-            Unreadable(
-                lake="sales",
-                table_uuid=uuid,
-                table_name=uuid,
-                why=reason,
-                since=now,
-                good_on=run.run_date if uuid in self.last_good else None,
-            )
+            Unreadable(lake="sales", table_uuid=uuid, table_name=uuid, why=reason, since=now, good_on=good_on)
             for uuid, reason in found.items()
+            for good_on in [run.run_date if uuid in self.last_good else None]
         )
         names = {table.uuid for table in readable} | {item.table_uuid for item in unreadable_tables if item.table_uuid}
         self.last_known = LastKnown(
