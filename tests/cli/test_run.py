@@ -291,13 +291,8 @@ def test_blame_by_table_counts_every_live_file(lake_after_run: tuple[Shell, Resu
     assert sum(row["garbage_bytes"] for row in rows) == sum(row["size_bytes"] for row in shell.json("show", "orphan_files"))
 
 
-def test_approve_apply_and_restore_work_in_order(
-    lake_after_run: tuple[Shell, Result], lake: SmallLake, spark: SparkSession, tmp_path: Path
-) -> None:
-    shell, plan_id = lake_after_run[0], plan_of(lake_after_run)["plan_id"]
-    before, gone = lake.keys(), {row["key"] for row in shell.json("show", "deletion_plan")}
-    assert gone > {str(path.relative_to(lake.builder.warehouse)) for path in lake.leftovers}
-
+def reject_plan(shell: Shell, plan_id: str) -> None:
+    """Check that a plan without a valid approval cannot be applied, and reject it."""
     unapproved = shell("apply", plan_id, "--mode", "apply")
     assert unapproved.exit_code == 3
     assert f"gc-assets approve {plan_id[:12]}" in unapproved.stderr
@@ -306,6 +301,42 @@ def test_approve_apply_and_restore_work_in_order(
     rejected = shell("reject", plan_id[:12], "--by", "ada", "--comment", "not today")
     assert (rejected.exit_code, "rejected by ada at" in rejected.stdout) == (0, True)
     assert shell("apply", plan_id, "--mode", "apply").exit_code == 3
+
+
+def require_quarantined(shell: Shell, plan_id: str, key: str) -> None:
+    (explained,) = shell.json("explain", key)
+    assert explained["verdict"] == "quarantined"
+    assert [row["phase"] for row in explained["history"]] == ["quarantine"]
+    assert [event["decision"] for event in explained["approval_events"]] == ["rejected", "approved"]
+    assert f"plan {plan_id[:12]} rejected by ada: not today\n" in shell("explain", key).stdout
+
+
+def require_restorable(shell: Shell, plan_id: str, lake: SmallLake, applied: Result, key: str, before: set[str], gone: set[str]) -> None:
+    """Restore one file and then all others."""
+    one = shell("restore", "--key", str(lake.builder.warehouse / key), "--format", "json")
+    assert json.loads(one.stdout)[0]["files"] == 1
+    assert "1 file (" in reversibility_lines(one.stderr)[0]
+    assert lake.keys() == (before - gone) | {key}
+    restored = shell(
+        *re.findall(r"`gc-assets (restore --plan \w+)`", reversibility_lines(applied.stderr)[0])[0].split(), "--format", "json"
+    )
+    assert json.loads(restored.stdout)[0]["files"] == len(gone) - 1
+    assert reversibility_lines(restored.stderr)[1] == reversibility_lines(applied.stderr)[1]
+    assert lake.keys() == before
+    assert "In quarantine now" not in shell("report", "-o", "-").stdout
+    assert shell.json("restore", "--plan", plan_id[:12]) == []
+    assert shell.json("plans")[0]["status"] == "restored"
+    assert shell.json("explain", key)[0]["verdict"] == "restored"
+
+
+def test_approve_apply_and_restore_work_in_order(
+    lake_after_run: tuple[Shell, Result], lake: SmallLake, spark: SparkSession, tmp_path: Path
+) -> None:
+    shell, plan_id = lake_after_run[0], plan_of(lake_after_run)["plan_id"]
+    before, gone = lake.keys(), {row["key"] for row in shell.json("show", "deletion_plan")}
+    assert gone > {str(path.relative_to(lake.builder.warehouse)) for path in lake.leftovers}
+
+    reject_plan(shell, plan_id)
     approved = shell(*(word.replace("YOUR_NAME", "ada") for word in hint(lake_after_run[1].stderr)))
     assert approved.exit_code == 0
     in_mode_plan = shell("apply", plan_id)
@@ -344,11 +375,7 @@ def test_approve_apply_and_restore_work_in_order(
     assert (listed["said"], listed["words"]) == (listed["decisions"], deprecated_events)
 
     key = min(gone)
-    (explained,) = shell.json("explain", key)
-    assert explained["verdict"] == "quarantined"
-    assert [row["phase"] for row in explained["history"]] == ["quarantine"]
-    assert [word["decision"] for word in explained["approval_events"]] == ["rejected", "approved"]
-    assert f"plan {plan_id[:12]} rejected by ada: not today\n" in shell("explain", key).stdout
+    require_quarantined(shell, plan_id, key)
     page = shell("report", "-o", "-").stdout
     assert all(html.escape(line, quote=True).replace("&#x27;", "&#39;") in page for line in reversibility_lines(applied.stderr))
     assert "rejected by ada at " in page
@@ -357,20 +384,7 @@ def test_approve_apply_and_restore_work_in_order(
     assert "In quarantine now" in page
     assert f"gc-assets restore --plan {plan_id[:12]}" in page
 
-    one = shell("restore", "--key", str(lake.builder.warehouse / key), "--format", "json")
-    assert json.loads(one.stdout)[0]["files"] == 1
-    assert "1 file (" in reversibility_lines(one.stderr)[0]
-    assert lake.keys() == (before - gone) | {key}
-    restored = shell(
-        *re.findall(r"`gc-assets (restore --plan \w+)`", reversibility_lines(applied.stderr)[0])[0].split(), "--format", "json"
-    )
-    assert json.loads(restored.stdout)[0]["files"] == len(gone) - 1
-    assert reversibility_lines(restored.stderr)[1] == reversibility_lines(applied.stderr)[1]
-    assert lake.keys() == before
-    assert "In quarantine now" not in shell("report", "-o", "-").stdout
-    assert shell.json("restore", "--plan", plan_id[:12]) == []
-    assert shell.json("plans")[0]["status"] == "restored"
-    assert shell.json("explain", key)[0]["verdict"] == "restored"
+    require_restorable(shell, plan_id, lake, applied, key, before, gone)
     assert shell("approve", plan_id, "--by", "ada").exit_code == 3
 
 

@@ -6,7 +6,7 @@ import os
 import shutil
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
@@ -46,121 +46,153 @@ def add_data_file(table: TableBuilder, folder: Path, name: str, spelling: Callab
     return path
 
 
+@dataclass
+class Scene:
+    """A storage in which protected files and garbage are added step by step."""
+
+    house: Lakehouse
+    iceberg: LakeBuilder
+    protected: dict[str, str] = field(default_factory=dict)
+    garbage: list[Path] = field(default_factory=list)
+
+    @property
+    def home(self) -> Path:
+        """The location of the table `db.t`."""
+        return self.house.warehouse / "db" / "t"
+
+    def add_table(self) -> None:
+        table = self.iceberg.table("db.t", days_ago(40))
+        table.append(days_ago(30))
+        self.garbage += table.leftovers(days_ago(20), 2)
+
+    def add_sibling_and_nested_tables(self) -> None:
+        house = self.house
+        sibling = self.iceberg.table("db.t_2", days_ago(40))
+        sibling.append(days_ago(30))
+        nested = self.iceberg.table("db.inner", days_ago(40), location=f"file://{self.home}/nested")
+        nested.append(days_ago(30))
+        self.garbage += nested.leftovers(days_ago(20), 1)
+        self.protected |= {house.key(path): "sibling" for path in (house.warehouse / "db" / "t_2").rglob("*.parquet")}
+        files = (self.home / "nested" / "data").rglob("*.parquet")
+        self.protected |= {house.key(path): "nested" for path in files if path not in self.garbage}
+
+    def add_table_without_gc(self) -> None:
+        """Add a table with gc.enabled=false, which keeps all files, leftovers included, even in the location of another table."""
+        kept = self.iceberg.table("db.kept", days_ago(40), location=f"file://{self.home}/kept", properties={"gc.enabled": "false"})
+        kept.append(days_ago(30))
+        kept.append(days_ago(20))
+        self.protected |= {self.house.key(path): "gc.enabled=false" for path in kept.leftovers(days_ago(20), 2)}
+
+    def add_table_of_whole_storage(self) -> None:
+        """Add a table whose location is the whole storage. It claims only its own directories."""
+        rooted = self.iceberg.table("db.rooted", days_ago(40), location=f"file://{self.house.warehouse}")
+        rooted.append(days_ago(30))
+        self.garbage += rooted.leftovers(days_ago(20), 1)
+
+    def add_checksums(self) -> None:
+        """Add checksum files, each of which is kept or deleted together with its file."""
+        live_file = next(path for path in (self.house.warehouse / "data").glob("*.parquet") if path not in self.garbage)
+        for path in (live_file, self.garbage[0]):
+            checksum = path.with_name(f".{path.name}.crc")
+            checksum.write_bytes(b"crc")
+            os.utime(checksum, (days_ago(20).timestamp(),) * 2)
+        self.protected[self.house.key(live_file.with_name(f".{live_file.name}.crc"))] = "checksum"
+        self.garbage.append(self.garbage[0].with_name(f".{self.garbage[0].name}.crc"))
+
+    def add_spellings(self) -> None:
+        """Add files in spellings that pyiceberg can read, so they must all be live."""
+        varied = self.iceberg.table("db.spelled", days_ago(40))
+        varied.append(days_ago(30))
+        data = self.house.warehouse / "db" / "spelled" / "data"
+        for name, spelling in {
+            "bare.parquet": str,
+            "one slash.parquet": lambda path: f"file:{path}",
+            "three slashes.parquet": lambda path: f"file://{path}",
+            "percent%20sign.parquet": lambda path: f"file://{path}",
+            "umlaut-\u00fc.parquet": lambda path: f"file://{path}",
+            "doubled.parquet": lambda path: f"file://{path.parent}//{path.name}",
+        }.items():
+            self.protected[self.house.key(add_data_file(varied, data, name, spelling))] = f"spelled {name}"
+
+    def add_file_of_other_lake(self) -> None:
+        """Add a file in the location of one lake that another lake references."""
+        referenced = self.home / "data" / "borrowed.nc"
+        referenced.write_bytes(b"12345678" * 4)
+        os.utime(referenced, (days_ago(30).timestamp(),) * 2)
+        self.protected[self.house.key(referenced)] = "virtual reference"
+        repository = RepositoryBuilder.create(self.house.warehouse / "weather", days_ago(40), virtual_below=self.home / "data")
+
+        def write_virtual_refs(group: object) -> None:
+            array = group.create_array("virtual", shape=(4,), chunks=(1,), dtype="i8", compressors=None, fill_value=-1)  # type: ignore[attr-defined]
+            for index in range(4):
+                group.store.set_virtual_ref(f"{array.path}/c/{index}", f"file://{referenced}", offset=8 * index, length=8)  # type: ignore[attr-defined]
+
+        repository.commit("main", days_ago(25), write_virtual_refs)
+
+    def add_second_catalog(self) -> LakeBuilder:
+        """Add a catalog with older metadata of the same table, which protects its files.
+
+        Its database is in the location of a table.
+        """
+        house = self.house
+        other = LakeBuilder(house.root, catalog_name="other", catalog_file=str(self.home / "data" / "other.db"))
+        registered = self.iceberg.table("db.twice", days_ago(40), properties={"history.expire.max-snapshot-age-ms": str(86_400_000)})
+        registered.append(days_ago(30))
+        other.catalog.create_namespace("db")
+        other.catalog.register_table("db.twice", registered.metadata_location)
+        old_files = {house.key(path) for path in (house.warehouse / "db" / "twice" / "data").rglob("*.parquet")}
+        registered.overwrite(days_ago(20))
+        registered.append(days_ago(10))
+        self.protected |= dict.fromkeys(old_files, "registered in two catalogs")
+        self.protected[house.key(self.home / "data" / "other.db")] = "catalog"
+        os.utime(self.home / "data" / "other.db", (days_ago(30).timestamp(),) * 2)
+        return other
+
+    def add_matching_and_unowned_files(self) -> None:
+        """Add garbage of a table that `protect` matches, and a file outside every claim."""
+        landed = self.home / "data" / "landing" / "day=1" / "a.csv"
+        unowned = self.house.warehouse / "notes.txt"
+        for path, days, reason in ((landed, 20, "protect"), (unowned, 30, "unowned")):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("mine")
+            os.utime(path, (days_ago(days).timestamp(),) * 2)
+            self.protected[self.house.key(path)] = reason
+
+    def add_special_files(self) -> None:
+        """Add special files and links, which are never candidates."""
+        data = self.home / "data"
+        (data / "link.parquet").symlink_to(self.house.root / "catalog.db")
+        (data / "folder-link").symlink_to(self.house.root)
+        os.mkfifo(data / "pipe.parquet")
+        with socket.socket(socket.AF_UNIX) as server:
+            directory = Path.cwd()
+            os.chdir(data)  # the path of a socket must be short
+            server.bind("s.parquet")
+            os.chdir(directory)
+        undecodable = os.fsencode(data) + b"/not-utf8-\xff.parquet"
+        with open(undecodable, "wb") as sink:  # noqa: PTH123  (a Path cannot contain this name)
+            sink.write(b"x")
+        os.utime(undecodable, (days_ago(30).timestamp(),) * 2)
+
+
 @pytest.fixture(scope="module")
 def protected_files(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> ProtectedFiles:
     patterns = ["db/t/data/landing/**", "db/t/data/lnading/**", "db/t_2/data"]  # the last one matches live files only
     house = Lakehouse(spark, tmp_path_factory.mktemp("protection"), settings={"protect": patterns})
-    iceberg = LakeBuilder(house.root)
-    protected: dict[str, str] = {}
-    garbage: list[Path] = []
-
-    table = iceberg.table("db.t", days_ago(40))
-    table.append(days_ago(30))
-    garbage += table.leftovers(days_ago(20), 2)
-    home = house.warehouse / "db" / "t"
-
-    # Sibling and nested locations.
-    sibling = iceberg.table("db.t_2", days_ago(40))
-    sibling.append(days_ago(30))
-    nested = iceberg.table("db.inner", days_ago(40), location=f"file://{home}/nested")
-    nested.append(days_ago(30))
-    garbage += nested.leftovers(days_ago(20), 1)
-    protected |= {house.key(path): "sibling" for path in (house.warehouse / "db" / "t_2").rglob("*.parquet")}
-    protected |= {house.key(path): "nested" for path in (home / "nested" / "data").rglob("*.parquet") if path not in garbage}
-
-    # gc.enabled=false keeps all files of a table, leftovers included, even in the location of another table.
-    kept = iceberg.table("db.kept", days_ago(40), location=f"file://{home}/kept", properties={"gc.enabled": "false"})
-    kept.append(days_ago(30))
-    kept.append(days_ago(20))
-    protected |= {house.key(path): "gc.enabled=false" for path in kept.leftovers(days_ago(20), 2)}
-
-    # A table whose location is the whole storage claims only its own directories.
-    rooted = iceberg.table("db.rooted", days_ago(40), location=f"file://{house.warehouse}")
-    rooted.append(days_ago(30))
-    garbage += rooted.leftovers(days_ago(20), 1)
-
-    # A checksum file is kept or deleted together with its file.
-    live_file = next(path for path in (house.warehouse / "data").glob("*.parquet") if path not in garbage)
-    for path in (live_file, garbage[0]):
-        checksum = path.with_name(f".{path.name}.crc")
-        checksum.write_bytes(b"crc")
-        os.utime(checksum, (days_ago(20).timestamp(),) * 2)
-    protected[house.key(live_file.with_name(f".{live_file.name}.crc"))] = "checksum"
-    garbage.append(garbage[0].with_name(f".{garbage[0].name}.crc"))
-
-    # pyiceberg can read all these spellings, so they must all be live.
-    varied = iceberg.table("db.spelled", days_ago(40))
-    varied.append(days_ago(30))
-    data = house.warehouse / "db" / "spelled" / "data"
-    for name, spelling in {
-        "bare.parquet": str,
-        "one slash.parquet": lambda path: f"file:{path}",
-        "three slashes.parquet": lambda path: f"file://{path}",
-        "percent%20sign.parquet": lambda path: f"file://{path}",
-        "umlaut-\u00fc.parquet": lambda path: f"file://{path}",
-        "doubled.parquet": lambda path: f"file://{path.parent}//{path.name}",
-    }.items():
-        protected[house.key(add_data_file(varied, data, name, spelling))] = f"spelled {name}"
-
-    # A file in the location of one lake that another lake references.
-    referenced = home / "data" / "borrowed.nc"
-    referenced.write_bytes(b"12345678" * 4)
-    os.utime(referenced, (days_ago(30).timestamp(),) * 2)
-    protected[house.key(referenced)] = "virtual reference"
-    repository = RepositoryBuilder.create(house.warehouse / "weather", days_ago(40), virtual_below=home / "data")
-
-    def write_virtual_refs(group: object) -> None:
-        array = group.create_array("virtual", shape=(4,), chunks=(1,), dtype="i8", compressors=None, fill_value=-1)  # type: ignore[attr-defined]
-        for index in range(4):
-            group.store.set_virtual_ref(f"{array.path}/c/{index}", f"file://{referenced}", offset=8 * index, length=8)  # type: ignore[attr-defined]
-
-    repository.commit("main", days_ago(25), write_virtual_refs)
-
-    # A second catalog with older metadata of the same table protects its files.
-    other = LakeBuilder(house.root, catalog_name="other", catalog_file=str(home / "data" / "other.db"))
-    registered = iceberg.table("db.twice", days_ago(40), properties={"history.expire.max-snapshot-age-ms": str(86_400_000)})
-    registered.append(days_ago(30))
-    other.catalog.create_namespace("db")
-    other.catalog.register_table("db.twice", registered.metadata_location)
-    old_files = {house.key(path) for path in (house.warehouse / "db" / "twice" / "data").rglob("*.parquet")}
-    registered.overwrite(days_ago(20))
-    registered.append(days_ago(10))
-    protected |= dict.fromkeys(old_files, "registered in two catalogs")
-
-    # `protect` matches garbage of a table.
-    landed = home / "data" / "landing" / "day=1" / "a.csv"
-    landed.parent.mkdir(parents=True)
-    landed.write_bytes(b"csv")
-    os.utime(landed, (days_ago(20).timestamp(),) * 2)
-    protected[house.key(landed)] = "protect"
-
-    # Special files and links are never candidates.
-    (home / "data" / "link.parquet").symlink_to(house.root / "catalog.db")
-    (home / "data" / "folder-link").symlink_to(house.root)
-    os.mkfifo(home / "data" / "pipe.parquet")
-    with socket.socket(socket.AF_UNIX) as server:
-        directory = Path.cwd()
-        os.chdir(home / "data")  # the path of a socket must be short
-        server.bind("s.parquet")
-        os.chdir(directory)
-    undecodable = os.fsencode(home / "data") + b"/not-utf8-\xff.parquet"
-    with open(undecodable, "wb") as sink:  # noqa: PTH123  (a Path cannot contain this name)
-        sink.write(b"x")
-    os.utime(undecodable, (days_ago(30).timestamp(),) * 2)
-
-    # Outside every claim.
-    unowned = house.warehouse / "notes.txt"
-    unowned.write_text("mine")
-    os.utime(unowned, (days_ago(30).timestamp(),) * 2)
-    protected["notes.txt"] = "unowned"
-
-    # The database of a catalog is in the location of a table.
-    protected[house.key(home / "data" / "other.db")] = "catalog"
-    os.utime(home / "data" / "other.db", (days_ago(30).timestamp(),) * 2)
-
-    house.lakes = [iceberg.config("sales"), other.config("archive"), house.weather()]
+    scene = Scene(house, LakeBuilder(house.root))
+    scene.add_table()
+    scene.add_sibling_and_nested_tables()
+    scene.add_table_without_gc()
+    scene.add_table_of_whole_storage()
+    scene.add_checksums()
+    scene.add_spellings()
+    scene.add_file_of_other_lake()
+    other = scene.add_second_catalog()
+    scene.add_matching_and_unowned_files()
+    scene.add_special_files()
+    house.lakes = [scene.iceberg.config("sales"), other.config("archive"), house.weather()]
     header = house.plan()
-    return ProtectedFiles(house, header, protected, {house.key(path) for path in garbage}, house.leftovers(), house.live())
+    return ProtectedFiles(house, header, scene.protected, {house.key(path) for path in scene.garbage}, house.leftovers(), house.live())
 
 
 def test_plan_with_protected_files_passes_all_gates(protected_files: ProtectedFiles) -> None:
