@@ -52,7 +52,7 @@ from gc_assets.stages.records.ledger import (
 from gc_assets.stages.sweep.dropped_tables import claims_with_dropped
 from gc_assets.stages.sweep.foreign_files import FOREIGN
 from gc_assets.stages.sweep.link_targets import find_link_targets
-from gc_assets.stages.sweep.needed_keys import find_needed, strongest_need
+from gc_assets.stages.sweep.needed_keys import find_needed
 from gc_assets.state.arrow_types import BOOL, STRING
 from gc_assets.state.journal import PublishedTable, TableRun
 from gc_assets.state.parts import read_parts
@@ -71,7 +71,7 @@ from gc_assets.stores.listing import find_objects
 from gc_assets.stores.protocol import Store
 
 _COPY: Final = [field for field in QUARANTINED_COPY if field.name != "rehearsal"]
-OWNED: Final = pa.schema([*_COPY, ("is_live", BOOL), ("is_respelled", BOOL), ("fits", BOOL), ("lake", STRING)])
+OWNED: Final = pa.schema([*_COPY, ("is_live", BOOL), ("spellings", pa.list_(STRING)), ("fits", BOOL), ("lake", STRING)])
 PLANNED: Final = DELETION_PLAN.schema.append(pa.field(ROUTE, STRING))
 _PRESENT: Final = pa.schema([("key", STRING), ("etag", STRING)])
 _OWNED_COPY: Final = pa.schema([("key", STRING), ("etag", STRING), ("source_plan_id", STRING), ("lake", STRING)])
@@ -288,7 +288,8 @@ def _compare_copies(spark: SparkSession, inputs: PlanInputs, copies: DataFrame, 
 
     Returns:
         The copies with the columns `OWNED`, `listed_etag`, the etag of the object that now has this
-        key, and `is_visible`, which is true if it is a hidden version that has become visible since.
+        key, `listed_spellings`, the number of its `spellings` that exist as objects, and
+        `is_visible`, which is true if it is a hidden version that has become visible since.
     """
     context, storage_name, live = inputs.context, inputs.storage, inputs.live
     found = reduce(
@@ -298,7 +299,7 @@ def _compare_copies(spark: SparkSession, inputs: PlanInputs, copies: DataFrame, 
     )
     needs = found.groupBy("key").agg(
         F.max("is_live").alias("is_live"),
-        F.max_by(F.col("respelled").isNotNull(), strongest_need()).alias("is_respelled"),
+        F.when(F.bool_and(F.col("respelled").isNotNull()), F.collect_set("respelled")).alias("spellings"),
         F.collect_set("needed_bytes").alias("sizes"),
     )
     # If several copies of a needed key exist, prefer one with the recorded size, then the newest.
@@ -308,17 +309,24 @@ def _compare_copies(spark: SparkSession, inputs: PlanInputs, copies: DataFrame, 
     compared = copies.join(needs, "key", "left").withColumn("fits", fits)
     one = first_of_each_key(compared, ~F.col("fits"), order).drop("sizes")
     owned = map_arrow(one, _AddOwner(claims_with_dropped(context, storage_name, [*inputs.refs, *live])), OWNED)
+    # Only restores need the listed etag and the other spellings.
+    names = owned.filter(_is_needed()) if inputs.listing.is_earlier else owned
+    spellings = F.coalesce("spellings", F.array().cast("array<string>"))
+    names = names.select(F.col("key").alias("_copy"), F.explode(F.concat(F.array("key"), spellings)).alias("key"))
     if inputs.listing.is_earlier:
-        # Only restores need the etag, so look up just the copies that are needed again.
-        wanted = owned.filter(_is_needed()).select("key")
+        wanted = names.select("key").distinct()
         listed = map_arrow(wanted, _FindPresent(context.store(storage_name)), _PRESENT).withColumn("version_id", F.lit(None).cast("string"))
     else:
         listed = read_table(spark, context.state, STORAGE_INVENTORY, inputs.inventory, columns=["key", "etag", "version_id"])
-        listed = listed.join(owned.select("key"), "key", "left_semi")
+    listed = names.join(listed, "key")
     if removed is not None and not inputs.listing.is_earlier:
         listed = listed.join(removed, ["key", "etag"], "left_anti")
     # A listing may contain an object twice, but the plan must not contain the copy twice.
-    present = listed.groupBy("key").agg(F.max("etag").alias("listed_etag"), F.max_by("version_id", "etag").alias("_version"))
+    is_own = F.col("key") == F.col("_copy")
+    etag = F.when(is_own, F.col("etag"))
+    columns = [F.max(etag).alias("listed_etag"), F.max_by("version_id", etag).alias("_version")]
+    present = listed.groupBy("_copy").agg(*columns, F.count_distinct(F.when(~is_own, F.col("key"))).alias("listed_spellings"))
+    present = present.withColumnRenamed("_copy", "key")
     is_same = (F.col("listed_etag") == F.col("etag")) & (F.col("_version") == F.col("version_id"))
     # An apply may have hidden the version after this run listed it.
     is_earlier = (F.col("quarantine") == "versioned") & (F.col("quarantined_at") < F.lit(inputs.frozen_at - inputs.clock_lead))
@@ -333,7 +341,10 @@ def _quarantine_rows(copies: DataFrame, *, purge: Column, is_deferred: Column) -
     """
     nothing = F.lit(None).cast("string")
     is_needed, is_visible = _is_needed(), F.col("is_visible")
-    taken = F.when(is_deferred, F.col("listed_etag") != F.col("etag")).otherwise(F.col("listed_etag").isNotNull())
+    # If the lakes' spellings exist themselves, the copy is not needed. A disk or reader may even take
+    # its key for one of them.
+    is_other = F.coalesce(F.col("listed_spellings") == F.size("spellings"), F.lit(False))
+    taken = F.when(is_deferred, F.col("listed_etag") != F.col("etag")).otherwise(F.col("listed_etag").isNotNull() | is_other)
     restore = (is_needed & ~F.coalesce(taken, F.lit(False))) | is_visible
     return copies.select(
         "key",
@@ -341,7 +352,7 @@ def _quarantine_rows(copies: DataFrame, *, purge: Column, is_deferred: Column) -
         "size_bytes",
         "etag",
         "version_id",
-        F.when(F.col("is_respelled"), "may be needed under another spelling")
+        F.when(F.col("spellings").isNotNull(), "may be needed under another spelling")
         .when(~F.col("fits"), "live again, of another size than the lake records")
         .when(F.col("is_live"), "live again")
         .when(is_needed, "in reachable history again")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -23,7 +24,7 @@ pytestmark = [pytest.mark.spark, in_turn]
 class Leftovers:
     """A lake with two old data files that no commit references."""
 
-    def __init__(self, spark: SparkSession, root: Path, **settings: str) -> None:
+    def __init__(self, spark: SparkSession, root: Path, **settings: Any) -> None:
         self.house = Lakehouse(spark, root, settings={"gates": {"max_delete_share": 1.0}, **settings})
         lake = LakeBuilder(root)
         self.table = lake.table("db.t", days_ago(40))
@@ -69,10 +70,28 @@ def test_quarantined_file_committed_under_another_spelling_is_restored(spark: Sp
     lake = Leftovers(spark, tmp_path, quarantine=mode)
     lake.house.approve_and_apply(lake.plan())
     lake.commit_respelled()
+    lake.respelled.unlink()
     lake.plan(days=10)
     planned = {row["key"]: (row["action"], row["reason"]) for row in lake.house.rows("deletion_plan")}
     assert planned[lake.key] == ("restore", "may be needed under another spelling")
     assert planned[lake.house.key(lake.garbage)] == ("purge", "still dead")
+
+
+@pytest.mark.parametrize("settings", [{}, {"listing": {"every": "30d"}}], ids=["listed", "earlier listing"])
+def test_quarantined_file_waits_while_the_other_spelling_exists_itself(spark: SparkSession, tmp_path: Path, settings: Any) -> None:
+    """A disk that ignores case would take both names for one file, so each run would try the restore again."""
+    lake = Leftovers(spark, tmp_path, **settings)
+    first = lake.plan()
+    lake.house.approve_and_apply(first)
+    lake.commit_respelled()
+    waiting = lake.plan(days=10)
+    assert lake.key not in lake.house.planned_actions()
+    lake.house.approve_and_apply(waiting)
+    assert lake.key in lake.house.trash(first)
+    assert not lake.committed.exists()
+    lake.respelled.unlink()
+    lake.plan(days=11)
+    assert lake.house.planned_actions()[lake.key] == "restore"
 
 
 def test_purge_is_checked_again_for_other_spellings(spark: SparkSession, tmp_path: Path) -> None:
