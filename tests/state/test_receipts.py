@@ -333,7 +333,7 @@ def test_receipt_is_plain_json(state: State) -> None:
 @pytest.mark.parametrize("asset", ["lake_refs", "storage_inventory"])
 @pytest.mark.parametrize("first, second", [(False, False), (True, True), (False, True), (True, False)])
 def test_run_is_overtaken_only_by_runs_with_its_own_clock(state: State, asset: str, *, first: bool, second: bool) -> None:
-    """A rehearsal and a real run have different clocks."""
+    """A rehearsal of an earlier date does not mean that the clock of a real run was wrong."""
 
     def publish(day: date, *, rehearsal: bool) -> PublishedTable:
         at = datetime.combine(day, NOW.time(), UTC)

@@ -287,9 +287,9 @@ def _compare_copies(spark: SparkSession, inputs: PlanInputs, copies: DataFrame, 
     """Choose one quarantined copy for each key, and compare it with the live files and the listing.
 
     Returns:
-        The copies with the columns `OWNED`, `listed_etag`, the etag of the object that now has this
-        key, `listed_spellings`, the number of its `spellings` that exist as objects, and
-        `is_visible`, which is true if it is a hidden version that has become visible since.
+        The copies with the columns `OWNED` and three others. `listed_etag` is the etag of the
+        object that now has this key. `listed_spellings` is the number of its `spellings` that exist
+        as objects. `is_visible` is true if it is a hidden version that has become visible since.
     """
     context, storage_name, live = inputs.context, inputs.storage, inputs.live
     found = reduce(
