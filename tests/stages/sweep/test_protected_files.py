@@ -152,9 +152,9 @@ class Scene:
         """Add garbage of a table that `protect` matches, and a file outside every claim."""
         landed = self.home / "data" / "landing" / "day=1" / "a.csv"
         unowned = self.house.warehouse / "notes.txt"
-        for path, days, reason in ((landed, 20, "protect"), (unowned, 30, "unowned")):
+        for path, text, days, reason in ((landed, "csv", 20, "protect"), (unowned, "mine", 30, "unowned")):
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text("mine")
+            path.write_text(text)
             os.utime(path, (days_ago(days).timestamp(),) * 2)
             self.protected[self.house.key(path)] = reason
 
