@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from gc_assets.core.plan import Amount, BranchShare, GateResult, LiveCount, Unreadable
+from gc_assets.core.plan import MAX_UNLISTED, Amount, BranchShare, GateResult, LiveCount, Unreadable, lacks_too_many
 from gc_assets.core.printable import MAX_LISTED, show_list, to_message
 from gc_assets.core.units import count_of, format_bytes
 
 # The default limits are not applied to plans up to this size, because in a young lake, a few
 # leftover files may already be a large fraction.
 SMALL_PLAN: Final = Amount(files=1_000, bytes=10**9)
-# If a larger fraction of the live files is missing, lake and inventory probably spell the same
-# addresses differently.
-MAX_UNLISTED: Final = 0.001
 NOTHING: Final = Amount()
 NO_LIVE_FILES: Final = LiveCount(0)
 # Key in the numbers of `live_drop` for a lake's number of expired files.
@@ -160,11 +157,6 @@ def metadata_present(missing: int, samples: Sequence[str]) -> GateResult:
         message = f"{count_of(missing, 'live metadata object', 'are')} missing from the inventory, or changed after being read: "
         message += f"{show_list(samples)}."
     return _result("metadata_present", missing == 0, message, overridable=False, numbers={"missing": missing})
-
-
-def lacks_too_many(unlisted: int, live: int) -> bool:
-    """Check whether more than `MAX_UNLISTED` of the live files are missing from the inventory."""
-    return unlisted > MAX_UNLISTED * live
 
 
 def live_listed(live: int, unlisted: int, samples: Sequence[str]) -> GateResult:

@@ -96,6 +96,16 @@ class LiveCount:
         return LiveCount(self.files - sum(self.by_lake.values()) + sum(kept.values()), kept)
 
 
+# If a larger fraction of the live files is missing, lake and inventory probably spell the same
+# addresses differently.
+MAX_UNLISTED: Final = 0.001
+
+
+def lacks_too_many(unlisted: int, live: int) -> bool:
+    """Check whether more than `MAX_UNLISTED` of the live files are missing from the inventory."""
+    return unlisted > MAX_UNLISTED * live
+
+
 class GateResult(StrictModel):
     """The result of a gate. If it failed, an approval may override it if `overridable` is True."""
 

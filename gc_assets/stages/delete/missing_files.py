@@ -16,9 +16,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.claims import Claims, Owner
-from gc_assets.core.gates import lacks_too_many
 from gc_assets.core.phases import RESTORE
-from gc_assets.core.plan import Unreadable
+from gc_assets.core.plan import Unreadable, lacks_too_many
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import ROUTE, map_arrow
 from gc_assets.stages.records.newest_sweeps import find_newest_sweep, list_comparable_plans, list_newest_sweeps, open_sweep

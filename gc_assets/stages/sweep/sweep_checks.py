@@ -20,10 +20,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.claims import Owner, find_table_prefix
-from gc_assets.core.gates import lacks_too_many
 from gc_assets.core.hashing import xxhash64
 from gc_assets.core.objects import Objects
-from gc_assets.core.plan import LiveCount
+from gc_assets.core.plan import LiveCount, lacks_too_many
 from gc_assets.core.printable import MAX_LISTED, show
 from gc_assets.core.sorted_hashes import sort_distinct
 from gc_assets.engine.run_context import RunContext

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from gc_assets.core import gates
 from gc_assets.core.plan import PlanHeader
 from tests.depth import in_turn
 from tests.lakes.iceberg.builder import LakeBuilder
@@ -93,7 +92,7 @@ def test_run_with_clock_ahead_does_not_hide_missing_files(house: SharedDisks) ->
 
 def test_table_with_few_missing_files_is_left_out_in_other_storages(house: SharedDisks, monkeypatch: pytest.MonkeyPatch) -> None:
     """The files of a table are moved to the other disk, while the catalog still has their old addresses."""
-    monkeypatch.setattr(gates, "MAX_UNLISTED", 0.5)
+    monkeypatch.setattr("gc_assets.core.plan.MAX_UNLISTED", 0.5)
     old = house.live_file()
     new = house.root / "disk2" / "moved" / old.name
     house.first.set_properties(days_ago(12), {"write.data.path": f"file://{new.parent}"})
@@ -155,7 +154,8 @@ class LargeDisk(SharedDisks):
         self.small_garbage, self.large_garbage = (
             {str(path.relative_to(root / "disk1")) for path in item.leftovers(days_ago(20), 1)} for item in (self.first, table)
         )
-        self.lakes.append(large.config("large"))
+        keep_all = {"refs": [{"match": ".*", "keep": "forever"}], "max_snapshot_age": "36500d"}
+        self.lakes.append(large.config("large", retention=keep_all))
 
 
 def test_small_lake_with_missing_files_is_left_out_in_large_storage(
@@ -164,7 +164,7 @@ def test_small_lake_with_missing_files_is_left_out_in_large_storage(
     """The share of missing files was computed for the whole storage only, so a small lake without any
     of its files passed the gate.
     """
-    monkeypatch.setattr(gates, "MAX_UNLISTED", 0.1)
+    monkeypatch.setattr("gc_assets.core.plan.MAX_UNLISTED", 0.1)
     house = LargeDisk(spark, tmp_path)
     house.plans()
     assert house.planned_keys("disk1") == house.small_garbage | house.large_garbage
