@@ -44,6 +44,7 @@ from gc_assets.stages.mark.pending_containers import FindPending
 from gc_assets.stages.mark.resolution import are_links_unchanged, find_resolvable, resolve_segments
 from gc_assets.stages.mark.unread_tables import list_unread_tables, unread_reasons
 from gc_assets.stages.records.newest_sweeps import is_in_future
+from gc_assets.stages.sweep.listings import has_earlier_listing
 from gc_assets.state.index import PastRun
 from gc_assets.state.journal import PublishedTable, State, TableRun
 from gc_assets.state.parts import read_parts
@@ -183,6 +184,7 @@ def manifest_entries(spark: SparkSession, context: RunContext, lake_name: str) -
         parallelism(spark),
         named_prefixes,
         locations,
+        may_list=not has_earlier_listing(context),
     )
     levels = _decode_levels(spark, context, lake_name, level, find, failed)
     for path in last_known:
@@ -272,7 +274,7 @@ def _decode(
     written = merge_written(run_tasks(spark, decode, len(tasks), pending.summary["size_bytes"], MAX_FIRST_BYTES))
     if not is_local(spark):
         failures = read_parts(state.files, written.paths(run, UNREADABLE_CONTAINERS_SIDE), UNREADABLE_CONTAINERS, ["address", "absent"])
-        refuse_blind_executors(context.objects(), lake.name, failures)
+        refuse_blind_executors(context.objects(), lake.name, failures, may_list=not has_earlier_listing(context))
     state.files.delete_directory(f"{run.path}/{TASKS_SIDE}")
     return _merge_levels([written, *_copy_undecoded(context, lake.name, run, written)])
 
@@ -302,7 +304,7 @@ def _copy_undecoded(context: RunContext, lake_name: str, run: TableRun, written:
         failed = failed.filter(pc.invert(pc.is_in(failed, known)))
 
 
-def refuse_blind_executors(objects: Objects, lake_name: str, failures: pa.Table) -> None:
+def refuse_blind_executors(objects: Objects, lake_name: str, failures: pa.Table, *, may_list: bool = True) -> None:
     """Raise `LakeUnreadable` if executors cannot find containers that this process finds.
 
     Entries of absent optional containers are ignored. Without this check, an executor that has not
@@ -310,12 +312,13 @@ def refuse_blind_executors(objects: Objects, lake_name: str, failures: pa.Table)
 
     Args:
         failures: Containers that executors could not read (columns address, absent).
+        may_list: False if the run must not send LIST requests.
 
     Raises:
         LakeUnreadable: If this process finds one of the absent containers.
     """
     absent = failures.filter(failures.column("absent")).column("address").to_pylist()
-    found = [address for address, size in zip(absent, read_sizes(objects, absent), strict=True) if size >= 0]
+    found = [address for address, size in zip(absent, read_sizes(objects, absent, may_list=may_list), strict=True) if size >= 0]
     if found:
         raise LakeUnreadable(
             f"lake {lake_name}: executors do not find {len(found):,} metadata objects that the driver finds, such as {found[0]}; every "

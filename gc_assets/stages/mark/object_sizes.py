@@ -17,17 +17,17 @@ MIN_LISTED_KEYS: Final = 8
 LISTED_KEYS_PER_HEAD: Final = 125
 
 
-def read_sizes(objects: Objects, addresses: Sequence[str]) -> list[int]:
+def read_sizes(objects: Objects, addresses: Sequence[str], *, may_list: bool = True) -> list[int]:
     """Return object sizes in bytes, or -1 for missing or unreadable objects.
 
     If a directory contains at least `MIN_LISTED_KEYS` of the objects, it is listed, but only up to
     `LISTED_KEYS_PER_HEAD` keys per object. Objects that no listing contains are requested one by
-    one.
+    one. If `may_list` is False, all objects are.
     """
     by_directory = defaultdict[str, set[str]](set)
     for address in addresses:
         # A percent-encoded object has two addresses, but a listing contains only one of them.
-        if "%" not in address:
+        if may_list and "%" not in address:
             by_directory[address.rpartition("/")[0] + "/"].add(address)
 
     def list_sizes(directory: str) -> dict[str, int]:

@@ -55,6 +55,7 @@ class FindPending:
         width: Maximum number of decoding tasks (`split_by_cost`).
         named_prefixes: Recorded prefixes that containers refer to by name, if any.
         locations: Parts with the prefix names that decoded containers refer to.
+        may_list: False if the run must not send LIST requests.
     """
 
     files: Files
@@ -68,6 +69,7 @@ class FindPending:
     width: int
     named_prefixes: NamedPrefixes | None = None
     locations: tuple[str, ...] = ()
+    may_list: bool = True
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
@@ -164,7 +166,8 @@ class FindPending:
         at = pc.index_in(tasks.column("address"), unchanged.column("container"))
         sizes = pc.coalesce(tasks.column("size_bytes"), unchanged.column("container_size_bytes").take(at))
         missing = pc.is_null(sizes)
-        found = pa.array(read_sizes(self.objects, tasks.column("address").filter(missing).to_pylist()), pa.int64())
+        addresses = tasks.column("address").filter(missing).to_pylist()
+        found = pa.array(read_sizes(self.objects, addresses, may_list=self.may_list), pa.int64())
         filled = pc.replace_with_mask(sizes.combine_chunks(), missing.combine_chunks(), found)
         return replace_columns(tasks, {"size_bytes": filled})
 

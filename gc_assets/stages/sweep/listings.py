@@ -1,8 +1,8 @@
 """Decide whether a run lists a storage again or uses the last listing.
 
-A run that uses an earlier listing does not send LIST requests for the storage. Its only candidates
-are listed files that metadata has ever referenced (`named_candidates.py`). Its plan does not purge
-files, because files and metadata that appeared since the listing are unknown.
+A run that uses an earlier listing does not list the storage. Its only candidates are listed files
+that metadata has ever referenced (`named_candidates.py`). Its plan does not purge files, because
+files and metadata that appeared since the listing are unknown.
 """
 
 from __future__ import annotations
@@ -85,6 +85,11 @@ def require_newer_report(context: RunContext, storage_name: str, report: Report)
             f"report {report.name} is from {report.as_of.isoformat()}, but the last run used {used.report} from "
             f"{used.report_as_of.isoformat()}. Wait for a newer report, or remove `inventory` to list the storage"
         )
+
+
+def has_earlier_listing(context: RunContext) -> bool:
+    """Check whether the run uses an earlier listing of at least one storage."""
+    return any(find_earlier_listing(context, storage.name)[0] is not None for storage in context.config.storages)
 
 
 def describe_listing(context: RunContext, storage_name: str) -> str | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -28,6 +30,13 @@ class RecordingObjects(LocalObjects):
         return super().size(address)
 
 
+class UnlistedObjects(RecordingObjects):
+    """A store that must not be listed."""
+
+    def list(self, prefix: str) -> Iterator[tuple[str, int, datetime]]:
+        raise AssertionError(f"{prefix} was listed")
+
+
 def write(directory: Path, names: list[str]) -> list[str]:
     """Write files of 1, 2, 3 ... bytes and return their addresses."""
     directory.mkdir(parents=True, exist_ok=True)
@@ -47,6 +56,13 @@ def test_directories_with_many_objects_are_listed(tmp_path: Path) -> None:
     objects = RecordingObjects()
     assert read_sizes(objects, [*others, *many]) == [*range(1, MIN_LISTED_KEYS), *range(1, MIN_LISTED_KEYS + 1)]
     assert sorted(objects.requested) == sorted(others)
+
+
+def test_run_between_listings_requests_every_size(tmp_path: Path) -> None:
+    many = write(tmp_path / "metadata", snapshots(MIN_LISTED_KEYS))
+    objects = UnlistedObjects()
+    assert read_sizes(objects, many, may_list=False) == list(range(1, MIN_LISTED_KEYS + 1))
+    assert sorted(objects.requested) == sorted(many)
 
 
 def test_missing_object_has_no_size(tmp_path: Path) -> None:

@@ -84,9 +84,9 @@ def test_length_of_unchanged_container_is_not_requested_again(spark: SparkSessio
     """Iceberg records no length of a manifest list."""
     looked_up = list[str]()
 
-    def record(objects: Objects, addresses: Sequence[str]) -> list[int]:
+    def record(objects: Objects, addresses: Sequence[str], *, may_list: bool) -> list[int]:
         looked_up.extend(address.rpartition("/")[2] for address in addresses)
-        return read_sizes(objects, addresses)
+        return read_sizes(objects, addresses, may_list=may_list)
 
     monkeypatch.setattr(pending_containers, "read_sizes", record)
     house, lake = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path)
