@@ -18,7 +18,7 @@ from pathlib import Path
 from gc_assets.resources.spark import SparkRuntime
 from tests.conftest import TEST_CONF
 from tests.programs import lakehouse_programs, pure
-from tests.stages.mark import lake_histories
+from tests.stages.mark import history_runs, lake_histories
 from tests.stages.mark.test_unreadable_histories import histories as walk
 
 
@@ -36,7 +36,7 @@ def check_live_sets(histories: int, days: int, first: int) -> int:
     for kind in lake_histories.LAKES:
         began, root = time.monotonic(), Path(tempfile.mkdtemp(prefix="live-sets-"))
         try:
-            events = lake_histories.play(spark, root, kind, histories, days, seed=first)
+            events = history_runs.play(spark, root, kind, histories, days, seed=first)
             counts = ", ".join(f"{count:,} {name}" for name, count in sorted(events.items()))
             print_line(f"live sets, {kind}: {counts} in {time.monotonic() - began:.0f} s")
         except AssertionError as error:

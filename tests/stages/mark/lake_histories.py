@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,12 +35,10 @@ from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED
 from gc_assets.stages.mark import live_hashes, live_set
 from gc_assets.stages.mark.content_roots import RELEASED, SPARED
 from gc_assets.stages.mark.file_entries import build_hashes
-from gc_assets.stages.mark.live_files import live_files
 from gc_assets.stages.mark.live_set import LiveSet
 from gc_assets.stages.mark.manifest_entries import cache_fingerprint
 from gc_assets.state import compaction
 from gc_assets.state.journal import PublishedTable
-from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import (
     COMMIT_GRAPH,
     EXPIRY_PLAN,
@@ -67,8 +65,6 @@ from gc_assets.state.side_tables import (
     PINNED,
     PINNED_SIDE,
     ROUTED_SIDES,
-    STATES,
-    STATES_SIDE,
     UNREADABLE_CONTAINERS,
     UNREADABLE_CONTAINERS_SIDE,
 )
@@ -107,8 +103,6 @@ EVENTS: Final = {
     "files and containers change places": 2,
     "pin": 1,
     "release": 1,
-    "a table that no run ever read": 0.03,
-    "a container that cannot be read": 0.03,
 }
 
 
@@ -140,8 +134,9 @@ class World:
         named: Entries of each container when it was decoded last.
         pending: Containers that the next run decodes.
         history: All containers that were ever decoded.
-        unread: Tables that only the next run cannot read.
-        unreadable: Containers that only the next run cannot read.
+        unread: For how many runs a table cannot be read, by table.
+        torn: For how many runs a container cannot be read, by address.
+        has_never_read: True if the next run finds a table that no run ever read.
     """
 
     chance: random.Random
@@ -152,8 +147,9 @@ class World:
     pending: list[tuple[str, int, list[Row]]] = field(default_factory=list)
     history: list[tuple[str, int, list[Row]]] = field(default_factory=list)
     released: dict[tuple[str, str], bool] = field(default_factory=dict)
-    unread: list[Row] = field(default_factory=list)
-    unreadable: list[Row] = field(default_factory=list)
+    unread: dict[str, int] = field(default_factory=dict)
+    torn: dict[str, int] = field(default_factory=dict)
+    has_never_read: bool = False
     counter: int = 0
 
     def name(self, prefix: str) -> str:
@@ -183,8 +179,12 @@ class World:
         self.pending.append(self.history[-1])
 
     def end_run(self) -> None:
-        """Reset the events of one run."""
-        self.pending, self.unread, self.unreadable = [], [], []
+        """Reset what only concerns one run."""
+        self.pending, self.has_never_read = [], False
+        self.unread, self.torn = ({name: left - 1 for name, left in runs.items() if left > 1} for runs in (self.unread, self.torn))
+
+    def tables(self) -> set[str]:
+        return {commit.table for commit in (*self.commits.values(), *self.gone.values())}
 
     def entry(self, row: Row) -> Row:
         size, status = self.chance.choice((None, 7, 9)), self.chance.choice((None, "added", "existing", "deleted"))
@@ -217,6 +217,21 @@ class World:
         if files:
             self.decode(address, [self.container(commit.table, Kind.MANIFEST, []) for _ in files])
         commit.state, commit.refs = self.chance.choice(COMMIT_STATES), self.chance.randint(0, 1)
+
+    def damage(self, kind: str, count: int) -> None:
+        """Make tables and containers unreadable for one or two runs. In a Nessie lake, these are only containers."""
+        chance = self.chance
+        for _ in range(count):
+            what, runs = chance.choice(("table", "container", "container", "never read")), chance.randint(1, 2)
+            commit = self.commits[chance.choice(sorted(self.commits))]
+            lists = [root["address"] for root in commit.roots if root["is_container"]]
+            if what == "never read":
+                self.has_never_read = True
+            elif what == "container" or kind == "nessie":
+                manifests = [row["address"] for address in lists for row in self.named[address] if row["is_container"]]
+                self.torn[chance.choice([*lists, *manifests])] = runs
+            else:
+                self.unread[commit.table] = runs
 
     def pass_a_day(self, changes: int) -> Counter[str]:
         events = Counter[str]()
@@ -256,18 +271,13 @@ class World:
             )
         elif what == "files and containers change places":
             self.replace_files(chance.choice(commit.roots)["address"], commit)
-        elif what == "a table that no run ever read":
-            self.unread.append({"table_name": "never", "why": "it is torn", "address": None})
-        elif what == "a container that cannot be read":
-            root = chance.choice([row for row in commit.roots if row["is_container"]])
-            self.unreadable.append({**root, "error": "it is torn", "absent": chance.random() < 0.3})
         elif what == "pin":
             known = self.known_files()
             rows = chance.sample(known, min(2, len(known)))
             self.pinned = [{**{name: row[name] for name in ROOT}, "size_bytes": 3} for row in rows]
         elif what == "release":
             locations = sorted({(row["storage"], row["key"]) for row in self.known_files() if row["storage"]})
-            self.released = {location: chance.random() < 0.3 for location in chance.sample(locations, min(3, len(locations)))}
+            self.released = {location: chance.random() < 0.3 for location in chance.sample(locations, min(30, len(locations)))}
         else:
             return "nothing"
         return what
@@ -288,42 +298,48 @@ def _publish(
 
 def write(world: World, run_context: RunContext) -> None:
     """Publish the input tables of `live_files`. Containers decoded since the last run are a new segment."""
+    kind = run_context.kind(LAKE)
     refs = {
         "kind": run_context.config.lake(LAKE).kind,
         "as_of": run_context.as_of.isoformat(),
         "frozen_at": run_context.clock.now().isoformat(),
     }
     refs |= {"historical": False, "rehearsal": False, "policy_digest": "", "refs_digest": "", "claims": 0, "pinned": 0, "notes": []}
-    refs["unread"] = world.unread
+    unread = [*world.unread, *(["never"] if world.has_never_read else [])]
+    refs["unread"] = [{"table_name": name, "why": "it is torn", "address": None} for name in unread]
     sides = {PINNED_SIDE: pa.Table.from_pylist(world.pinned, PINNED), CLAIMS_SIDE: CLAIMS.empty_table()}
-    _publish(run_context, LAKE_REFS, [], sides, min_age_seconds=0, **refs)
+    tables = [] if kind.has_live_contents else sorted(world.tables() - world.unread.keys())
+    heads = [{"table_uuid": name, "table_name": name, "ref_name": "main", "ref_type": "branch"} for name in tables]
+    _publish(run_context, LAKE_REFS, heads, sides, min_age_seconds=0, **refs)
+    found = {name: commit for name, commit in world.commits.items() if commit.table not in world.unread}
+    uuids = {name: None if kind.has_live_contents else commit.table for name, commit in found.items()}
     commits = [
-        {"table_uuid": commit.table, "commit_id": name, "parents": [], "content_roots": commit.roots, "summary": []}
-        for name, commit in world.commits.items()
+        {"table_uuid": uuids[name], "commit_id": name, "parents": [], "content_roots": commit.roots, "summary": []}
+        for name, commit in found.items()
     ]
     _publish(run_context, COMMIT_GRAPH, commits, commits=len(commits))
     states = [
-        {"table_uuid": commit.table, "commit_id": name, "state": commit.state, "refs": [], "refs_count": commit.refs, "reason": ""}
-        for name, commit in world.commits.items()
+        {"table_uuid": uuids[name], "commit_id": name, "state": commit.state, "refs": [], "refs_count": commit.refs, "reason": ""}
+        for name, commit in found.items()
     ]
     _publish(run_context, REACHABLE_SNAPSHOTS, states, retained=0, expired=0, dangling=0)
     removed = [
-        {"table_uuid": commit.table, "snapshot_id": name, "action": "remove_snapshot", "reason": ""}
-        for name, commit in world.commits.items()
+        {"table_uuid": uuids[name], "snapshot_id": name, "action": "remove_snapshot", "reason": ""}
+        for name, commit in found.items()
         if commit.removed
     ]
     _publish(run_context, EXPIRY_PLAN, removed, actions=len(removed))
-    if run_context.kind(LAKE).has_live_contents:
+    if kind.has_live_contents:
         contents = [
             {
-                "content_id": root["address"],
+                "content_id": commit.table,
                 "metadata_location": root["address"],
                 "commit_id": name,
                 "ref_name": "main" if commit.refs else None,
                 "at_head": bool(commit.refs),
                 "on_branch": True,
             }
-            for name, commit in world.commits.items()
+            for name, commit in found.items()
             if commit.state == RETAINED
             for root in commit.roots
         ]
@@ -355,13 +371,13 @@ def _publish_segment(world: World, run_context: RunContext) -> None:
         CONTAINERS_SIDE: pa.Table.from_pylist(containers, CONTAINERS),
         EDGES_SIDE: pa.Table.from_pylist([{name: row.get(name) for name in EDGES.names} for row in inner], EDGES),
     }
-    if world.unreadable:
-        rows = [{name: row.get(name) for name in UNREADABLE_CONTAINERS.names} for row in world.unreadable]
+    if world.torn:
+        rows = [{"address": address, "kind": "m", "error": "it is torn", "absent": False} for address in world.torn]
         sides[UNREADABLE_CONTAINERS_SIDE] = pa.Table.from_pylist(rows, UNREADABLE_CONTAINERS)
     summary = {
         "decoded": len(containers),
         "entries": len(entries),
-        "unreadable": len(world.unreadable),
+        "unreadable": len(world.torn),
         "container_bytes": 0,
         "levels": 1,
         "segments": 1,
@@ -484,46 +500,3 @@ def frequent_compaction() -> Generator[None]:
     with pytest.MonkeyPatch.context() as bounds:
         bounds.setattr(compaction, "MIN_SEGMENTS", 2)
         yield
-
-
-def play(spark: SparkSession, root: Path, kind: str, histories: int, runs: int, *, seed: int = 0, with_spark: bool = False) -> Counter[str]:
-    """Play histories in one lake, and assert that each run publishes the live files that `expected_rows` computes.
-
-    Args:
-        with_spark: Read the live files with Spark.
-
-    Returns:
-        The number of events, and of rows by route.
-    """
-    chance = random.Random(f"{kind} {seed}")
-    world, lake, events = World(chance), LAKES[kind], Counter(histories=histories)
-    for number in range(histories):
-        for _ in range(2):
-            world.commit(f"t{number:03}")
-    for number in range(runs):
-        run_context = build_context(root, lake, NOW + timedelta(days=number))
-        write(world, run_context)
-        published = live_files(spark, run_context, LAKE)
-        found = read_rows_by_route(spark, LiveSet(run_context, published), with_spark=with_spark)
-        states = read_parts(run_context.state.files, published.paths(STATES_SIDE), STATES).to_pylist()
-        summary, story = published.receipt.summary, f"{kind}, seed {seed}, run {number}"
-        has_rules = lake.has_lifecycle and not summary["unreadable"]
-        released = {at for at, deduplicated in world.released.items() if not deduplicated} if has_rules else set[Any]()
-        assert found == expected_rows(world, states, released=released), story
-        assert_counted(found, summary, story)
-        world.end_run()
-        events += Counter(runs=1, unreadable=bool(summary["unreadable"]), **{route or "live": len(rows) for route, rows in found.items()})
-        # Most days change little, some change nothing, and some change every history.
-        events += world.pass_a_day(chance.choice((0, 1, 3, 5, histories, 3 * histories)))
-    return events
-
-
-def assert_counted(found: dict[str, list[Row]], summary: dict[str, Any], story: str) -> None:
-    counts = {"files": "", "expired_files": EXPIRED_SIDE, "dangling_files": DANGLING_SIDE, "lifecycle_files": LIFECYCLE_SIDE}
-    counts["external_files"] = EXTERNAL_SIDE
-    assert {name: summary[name] for name in counts} == {name: len(found[route]) for name, route in counts.items()}, story
-    live = found[""]
-    assert (summary["by_storage"], summary["by_kind"]) == (count_by(live, "storage"), count_by(live, "kind")), story
-    possible = [row for row in live if row["kind"] == Kind.POSSIBLE_OBJECT]
-    assert summary["possible_by_storage"] == count_by(possible, "storage"), story
-    assert summary["live_bytes"] == sum(row["size_bytes"] or 0 for row in live), story

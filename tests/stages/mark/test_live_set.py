@@ -31,6 +31,7 @@ from gc_assets.state.schemas import LIVE_FILES
 from gc_assets.state.side_tables import EXPIRED_SIDE, LIFECYCLE_SIDE
 from tests.depth import example_count, in_turn, select_cases
 from tests.records import publish_table
+from tests.stages.mark.history_runs import play
 from tests.stages.mark.lake_histories import (
     LAKE,
     LAKES,
@@ -41,10 +42,10 @@ from tests.stages.mark.lake_histories import (
     build_context,
     frequent_compaction,
     large_lake,
-    play,
     read_rows_by_route,
     write,
 )
+from tests.stages.mark.live_set_oracle import PARTLY_RELEASED, SITUATIONS
 
 pytestmark = in_turn
 
@@ -57,6 +58,8 @@ HISTORIES = example_count(100, 200)
 def test_live_files_of_random_histories_equal_brute_force(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     events = play(spark, tmp_path, kind, HISTORIES, runs=example_count(5, 10))
     assert min(events["live"], events["_external"]) > HISTORIES
+    situations = [*SITUATIONS, *([PARTLY_RELEASED] if kind == "lakefs" else [])]
+    assert [name for name in situations if not events[name]] == []
 
 
 @pytest.mark.spark
@@ -70,7 +73,7 @@ def test_spark_computes_the_live_files_of_random_histories(spark: SparkSession, 
 @pytest.mark.spark
 def test_live_files_do_not_depend_on_compaction(spark: SparkSession, tmp_path: Path) -> None:
     with frequent_compaction():
-        play(spark, tmp_path, "iceberg", histories=example_count(2, 6), runs=example_count(4, 6))
+        play(spark, tmp_path, "iceberg", histories=example_count(4, 6), runs=example_count(4, 6))
     assert list(tmp_path.glob("state/lake/manifest_entries/_folds/*"))
 
 
