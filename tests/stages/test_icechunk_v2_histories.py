@@ -87,6 +87,20 @@ def test_plan_contains_garbage_that_icechunk_collects(story: Story) -> None:
     assert len(expected) > HISTORIES
 
 
+def test_reason_of_garbage_is_expired_if_a_listed_snapshot_needs_it(story: Story, icechunk2: Library, tmp_path: Path) -> None:
+    """The library's collection keeps the files of tagged snapshots, and here all listed snapshots get a tag."""
+    expected = dict[str, str]()
+    for history, collected in zip(story.histories, story.collected, strict=True):
+        tagged = Path(shutil.copytree(history.path, tmp_path / history.path.name))
+        tags = [("create_tag", {"name": f"keeps-{snapshot}", "snapshot": snapshot}) for snapshot in repo_of(tagged).snapshots]
+        icechunk2.run(tagged, [*tags, ("garbage_collect", {})])
+        needed = names_in(tagged)
+        garbage = names_in(history.path) - names_in(collected)
+        expected |= {f"{history.path.name}/{name}": "expired" if name in needed else "unreferenced" for name in garbage}
+    assert {key: reason for key, reason in story.house.orphans().items() if "/overwritten/" not in key} == expected
+    assert set(expected.values()) == {"expired", "unreferenced"}
+
+
 def test_apply_leaves_the_same_repository_as_icechunk(story: Story) -> None:
     applied = story.house.approve_and_apply(story.header)
     assert {outcome for _, outcome in applied.by_outcome} == {"done"}

@@ -96,6 +96,13 @@ def _content(content: dict[str, Any]) -> Content | None:
     return content["id"], content["metadataLocation"], None if snapshot < 0 else str(snapshot)
 
 
+def committed_contents(api: httpx.Client) -> set[Content]:
+    """Return the contents that any commit of a ref puts."""
+    heads = {reference["hash"] for reference in api.get("trees", params={"max-records": 10_000}).json()["references"]}
+    operations = (item for head in heads for commit in walk_log(api, head) for item in commit.operations)
+    return {found for item in operations if item["type"] == "PUT" and (found := _content(item["content"]))}
+
+
 def apply_plain_rule(
     api: httpx.Client, cutoff_of: Callable[[str], str | int | datetime | timedelta | None], as_of: datetime
 ) -> set[Content]:

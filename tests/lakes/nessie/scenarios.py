@@ -6,6 +6,7 @@ directory. One run therefore collects all of them, with the one live set of the 
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -320,6 +321,48 @@ SCENARIOS = (
         ("main", "branch dev", KEPT),
     ),
 )
+
+
+def draw_scenario(seed: int) -> Scenario:
+    """Draw a scenario whose fates are unknown. New tables are created on main, so their locations are known."""
+    chance, marks = random.Random(seed), 0
+    tables, others, steps = {"main": ["t"]}, list[str](), [("main", "create t", KEPT), ("main", "append t", KEPT)]
+    actions = {"append": 8, "position deletes": 1, "leftovers": 1, "statistics": 1, "rename": 1, "create": 1, "branch": 2, "tag": 1}
+    actions |= {"assign": 1, "drop ref": 1, "mark": 1}
+    for number, action in enumerate(chance.choices(list(actions), list(actions.values()), k=chance.randint(6, 16))):
+        branch, other = chance.choice(sorted(tables)), chance.choice(["main", *others])
+        table = chance.choice(tables[branch])
+        match action:
+            case "create":
+                tables["main"].append(f"t{number}")
+                steps += [("main", f"create t{number}", KEPT), ("main", f"append t{number}", KEPT)]
+            case "rename":
+                tables[branch].remove(table)
+                tables[branch].append(f"t{number}")
+                steps.append((branch, f"rename {table} t{number}", KEPT))
+            case "branch":
+                tables[f"b{number}"] = list(tables[branch])
+                others.append(f"b{number}")
+                steps.append((branch, f"branch b{number}", KEPT))
+            case "tag":
+                others.append(f"v{number}")
+                steps.append((branch, f"tag v{number}", KEPT))
+            case "assign" if branch != "main":
+                tables[branch] = list(tables["main"])
+                steps.append((branch, "assign main", KEPT))
+            case "drop ref" if other != "main":
+                others.remove(other)
+                tables.pop(other, None)
+                steps.append(("main", f"drop ref {other}", KEPT))
+            case "mark":
+                marks += 1
+                steps.append((branch, "mark", KEPT))
+            case "append" | "position deletes" | "leftovers" | "statistics":
+                steps.append((branch, f"{action} {table}", KEPT))
+            case _:
+                pass
+    values = ["none", 1, 1, 2, 3, *(["mark", "since mark"] if marks else [])]
+    return Scenario(f"random {seed}", {ref: chance.choice(values) for ref in ("main", *others)}, tuple(steps))
 
 
 @dataclass
