@@ -15,7 +15,7 @@ from gc_assets.core.clock import start_of_day
 from tests.depth import example_count, in_turn
 from tests.lakes.lakefs.builder import RepositoryBuilder
 from tests.lakes.lakefs.fake_server import FakeServer
-from tests.lakes.lakefs.support import config_of
+from tests.lakes.lakefs.lakefs_lakes import config_of
 from tests.lakes.lakefs.test_retention_random import expected_commits
 from tests.stages.lakehouse import NOW, Lakehouse, days_ago
 
