@@ -83,16 +83,16 @@ def _is_accepted(context: RunContext, sweep: PublishedTable) -> bool:
     `live_listed` did not find these files either. If others are missing, a user has to decide
     again.
     """
-    storage_name, missing = sweep.receipt.owner, _Loss.of(sweep)
+    storage_name, missing = sweep.receipt.owner, Loss.of(sweep)
     for plan in list_comparable_plans(context, storage_name) if missing.owners else ():
         if plan.verdict.is_approved and LIVE_LISTED in plan.verdict.overrides:
             accepted = open_sweep(context, storage_name, context.state.open(plan.run))
-            return accepted is not None and _Loss.of(accepted).includes(missing)
+            return accepted is not None and Loss.of(accepted).includes(missing)
     return False
 
 
 @dataclass(frozen=True, slots=True)
-class _Loss:
+class Loss:
     """Live files that a sweep did not find.
 
     Attributes:
@@ -112,10 +112,15 @@ class _Loss:
         return cls(summary.live_unlisted_count, frozenset(summary.live_unlisted), owners)
 
     def includes(self, other: Self) -> bool:
-        """Check whether the other sweep did not find any further files."""
-        if self.files > len(self.samples):  # the other keys are unknown
-            return self == other
-        return other.files <= self.files and other.samples <= self.samples and other.owners <= self.owners
+        """Check whether another sweep found no further loss.
+
+        If not all keys are in the samples, a smaller number of files is included. Lost files that
+        expire would otherwise end the acceptance.
+        """
+        is_sampled = self.files > len(self.samples)
+        fewer = other.files < self.files if is_sampled else other.files <= self.files and other.samples <= self.samples
+        accepted = all(owner in self.owners or Owner(owner.lake, None) in self.owners for owner in other.owners)
+        return accepted and (fewer or (other.files, other.samples) == (self.files, self.samples))
 
 
 def route_missing(rows: DataFrame, prefixes: tuple[str, ...]) -> DataFrame:

@@ -98,7 +98,10 @@ class PlanRecord(RenamedKeys):
     words = RenamedAttribute("approval_events")
 
     def verdict(self, needed: int) -> Verdict:
-        return Verdict(tuple(event for _, event in sorted(self.approval_events.items(), key=lambda item: _number(item[0]))), needed)
+        """Return the decisions. A rejection after the apply has begun does not count."""
+        events = sorted(self.approval_events.items(), key=lambda item: _number(item[0]))
+        verdict = Verdict(tuple(event for _, event in events), needed)
+        return verdict.without_late_rejections() if self.is_started else verdict
 
     def status_of(self, plan: PlanSummary, now: datetime, verdict: Verdict) -> str:
         if self.restored_at is not None:
@@ -277,12 +280,10 @@ def load_plan(config: Config, published: PublishedTable) -> StoredPlan:
     """
     state = State.of(config)
     header = _header(state, published)
-    verdict = PlanRecord(approval_events=_read_events(state, header)).verdict(config.storage(header.storage).approvals_needed)
-    directory = execution_directory(header)
+    events, directory = _read_events(state, header), execution_directory(header)
     names = {item.name for item in state.files.list(directory)}
     begun = _LOG in names
-    if verdict.rejections and begun:
-        verdict = verdict.without_late_rejections()
+    verdict = PlanRecord(approval_events=events, is_started=begun).verdict(config.storage(header.storage).approvals_needed)
     restored = _read(state, f"{directory}/{_RESTORED}", _RestoreRecord) if _RESTORED in names else None
     finished = _read(state, f"{directory}/{_FINISHED}", FinishRecord) if _FINISHED in names else None
     return StoredPlan(

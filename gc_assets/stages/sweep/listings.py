@@ -88,8 +88,18 @@ def require_newer_report(context: RunContext, storage_name: str, report: Report)
 
 
 def has_earlier_listing(context: RunContext) -> bool:
-    """Check whether the run uses an earlier listing of at least one storage."""
-    return any(find_earlier_listing(context, storage.name)[0] is not None for storage in context.config.storages)
+    """Check whether the run uses an earlier listing of at least one storage.
+
+    A damaged listing counts as none, because only the runs of its own storage need it.
+    """
+    return any(_has_earlier_listing(context, storage.name) for storage in context.config.storages)
+
+
+def _has_earlier_listing(context: RunContext, storage_name: str) -> bool:
+    try:
+        return find_earlier_listing(context, storage_name)[0] is not None
+    except StateError:
+        return False
 
 
 def describe_listing(context: RunContext, storage_name: str) -> str | None:

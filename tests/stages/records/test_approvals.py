@@ -480,6 +480,7 @@ def test_rejection_after_apply_began_has_no_effect(at: Platform) -> None:
     reject(at.config, at.clock, header.plan_id, "grace")
     state.files.replace(f"{execution_directory(header)}/log.json", b"{}")
     refuse_unapproved(find_plan(at.config, header.plan_id))
+    assert [plan.verdict.is_approved for plan in list_plans(at.config)] == [True], "the sensor continues an interrupted apply"
     with pytest.raises(GateRefused, match=r"Cannot reject plan .* has begun, so it is too late.*gc-assets restore --plan"):
         reject(at.config, at.clock, header.plan_id, "kim")
 
