@@ -15,6 +15,9 @@ OK: Final = "ok"
 WARN: Final = "warn"
 FAIL: Final = "fail"
 SKIPPED: Final = "skipped"
+HISTORY_EDITS: Final = "history edits"
+# Advice if a check could not be made.
+CHECK_AGAIN: Final = "Solve this problem, then run `gc-assets doctor` again."
 _FIX_FIRST: Final = "Fix this first. No plan can be made or applied until then."
 
 

@@ -6,6 +6,7 @@ mapped into memory, so that the system can release its pages.
 
 from __future__ import annotations
 
+import errno
 import mmap
 import tempfile
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from gc_assets.core.errors import GcError
 from gc_assets.core.sorted_hashes import is_in_sorted, sort_distinct
 from gc_assets.engine.parquet_scan import ParquetScan
 
@@ -70,12 +72,25 @@ class StoredHashes:
 def _read_sorted(stored: StoredHashes) -> NDArray[np.int64]:
     if stored.rows <= MAX_KEPT_HASHES:
         return stored.read_sorted()
+    try:
+        found = _map_file(stored)
+    except OSError as error:
+        if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+            raise
+        raise GcError(
+            f"Cannot write {stored.rows:,} hashes of keys to a temporary file in {tempfile.gettempdir()} ({8 * stored.rows:,} bytes): "
+            f"{error}. Free space there, or set TMPDIR to another directory."
+        ) from error
+    found.sort()
+    return found
+
+
+def _map_file(stored: StoredHashes) -> NDArray[np.int64]:
+    """Write the hashes to a temporary file and map it into memory."""
     with tempfile.TemporaryFile(prefix="gc-assets-hashes-") as file:
         for hashes in stored.read():
             file.write(hashes.tobytes())
         if not file.tell():
             return np.empty(0, np.int64)
         file.flush()
-        found = np.frombuffer(mmap.mmap(file.fileno(), 0), np.int64)
-    found.sort()
-    return found
+        return np.frombuffer(mmap.mmap(file.fileno(), 0), np.int64)

@@ -20,6 +20,7 @@ import tempfile
 import termios
 from collections.abc import Iterator, Mapping
 from contextlib import chdir
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -106,6 +107,8 @@ def screen(root: Path, name: str, width: int) -> str:
     between runs.
     """
     error = GcError("Spark is replaced in this test. Run it with `gc-assets doctor`.")
+    # A module that is first imported while the function is replaced would keep the replacement.
+    import_module("gc_assets.cli.plans")
     with (
         tempfile.TemporaryDirectory() as copy,  # an approval changes the list of plans
         chdir(shutil.copytree(root, copy, dirs_exist_ok=True)),

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from gc_assets.core.errors import GcError
 from gc_assets.engine import stored_hashes
 from gc_assets.engine.parquet_scan import ParquetScan
 from gc_assets.engine.stored_hashes import StoredHashes
@@ -80,4 +81,12 @@ def test_only_small_hash_set_is_kept_in_memory(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
     assert store(tmp_path, {"a": [1, 2]}).contains(np.array([2])).tolist() == [True]
     with pytest.raises(FileNotFoundError, match="missing"):
+        store(tmp_path, {"a": [1, 2, 3]}).contains(np.array([2]))
+
+
+def test_full_disk_is_reported_with_its_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored_hashes, "MAX_KEPT_HASHES", 2)
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: Path("/dev/full").open("wb"))  # noqa: SIM115  (the caller closes it)
+    expected = f"Cannot write 3 hashes of keys to a temporary file in {tempfile.gettempdir()} .*No space left on device.*TMPDIR"
+    with pytest.raises(GcError, match=expected):
         store(tmp_path, {"a": [1, 2, 3]}).contains(np.array([2]))

@@ -7,11 +7,9 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from gc_assets.core.errors import LakeUnreadable
-from gc_assets.core.findings import FAIL, OK, WARN, Finding
+from gc_assets.core.findings import CHECK_AGAIN, FAIL, HISTORY_EDITS, OK, WARN, Finding
 from gc_assets.lakes.iceberg.catalog import UNPARSABLE, CatalogClient, CommitDenied, CommitRejected
 from gc_assets.lakes.iceberg.expire import CONCURRENT_TABLES
-
-CHECK = "history edits"
 
 
 def find_unloadable(catalog: CatalogClient, tables: Mapping[str, str]) -> dict[str, str]:
@@ -45,10 +43,10 @@ def probe_commits(lake: str, catalog: CatalogClient) -> Finding:
     try:
         way = catalog.probe_commit(uuid.uuid4())
     except CommitRejected:
-        return Finding(lake, CHECK, OK, "the catalog permits commits")
+        return Finding(lake, HISTORY_EDITS, OK, "the catalog permits commits")
     except CommitDenied as error:
         todo = "Grant the right to commit, or keep the history (`retention`): until then no edit is planned after the first denial."
-        return Finding(lake, CHECK, FAIL, f"the catalog permits reads, but no commits: {error}", todo)
+        return Finding(lake, HISTORY_EDITS, FAIL, f"the catalog permits reads, but no commits: {error}", todo)
     except LakeUnreadable as error:
-        return Finding(lake, CHECK, WARN, f"the right to commit was not checked: {error}", "Repair this, then check again.")
-    return Finding(lake, CHECK, OK, way)
+        return Finding(lake, HISTORY_EDITS, WARN, f"the right to commit was not checked: {error}", CHECK_AGAIN)
+    return Finding(lake, HISTORY_EDITS, OK, way)

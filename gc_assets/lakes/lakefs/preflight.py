@@ -7,16 +7,12 @@ the branch, and calls hooks last.
 from __future__ import annotations
 
 import uuid
-from typing import Final
 
 from gc_assets.core.errors import LakeUnreadable
-from gc_assets.core.findings import OK, WARN, Finding
+from gc_assets.core.findings import CHECK_AGAIN, HISTORY_EDITS, OK, WARN, Finding
 from gc_assets.lakes.lakefs.branches import DENIED, NOT_FOUND
 from gc_assets.lakes.lakefs.client import describe_error, is_of_server
 from gc_assets.lakes.lakefs.lifecycle_commits import PathClient
-
-CHECK: Final = "history edits"
-_ADVICE: Final = "Repair this, then check again."
 
 
 def probe_edits(lake: str, client: PathClient, *, commits: bool) -> Finding:
@@ -37,10 +33,10 @@ def probe_edits(lake: str, client: PathClient, *, commits: bool) -> Finding:
             if error is not None and error.status in DENIED:
                 found = f"the server denies {permission} on another branch: HTTP {error.status}: {describe_error(error)}"
                 todo = f"Grant {permission} to the collector's user, unless the user has it on all branches that plans edit."
-                return Finding(lake, CHECK, WARN, found, todo)
+                return Finding(lake, HISTORY_EDITS, WARN, found, todo)
             if error is None or error.status != NOT_FOUND or not is_of_server(error):
                 answer = "it succeeded" if error is None else f"HTTP {error.status}: {describe_error(error)}"
-                return Finding(lake, CHECK, WARN, f"{permission} was not checked: unexpected response: {answer}", _ADVICE)
+                return Finding(lake, HISTORY_EDITS, WARN, f"{permission} was not checked: unexpected response: {answer}", CHECK_AGAIN)
     except LakeUnreadable as error:
-        return Finding(lake, CHECK, WARN, f"the right to edit was not checked: {error}", _ADVICE)
-    return Finding(lake, CHECK, OK, f"the server permits {' and '.join(requests)}")
+        return Finding(lake, HISTORY_EDITS, WARN, f"the right to edit was not checked: {error}", CHECK_AGAIN)
+    return Finding(lake, HISTORY_EDITS, OK, f"the server permits {' and '.join(requests)}")

@@ -16,7 +16,7 @@ from typing import Final
 from gc_assets.config.models import StorageConfig
 from gc_assets.core.clock import MAX_SKEW
 from gc_assets.core.errors import LakeUnreadable
-from gc_assets.core.findings import FAIL, OK, WARN, Finding, run_check, skip_check
+from gc_assets.core.findings import FAIL, HISTORY_EDITS, OK, WARN, Finding, run_check, skip_check
 from gc_assets.core.notifications import NOTIFIED_BY
 from gc_assets.core.units import count_of, format_bytes, format_duration
 from gc_assets.engine.progress import set_activity, track
@@ -33,7 +33,7 @@ from gc_assets.stores.store import examine_state
 # Warn if there is less free space for the state. A run with a million files writes about 100 MB.
 _LOW_SPACE: Final = 2**30
 # These checks send requests to the server of the lake or storage.
-_LAKE_CHECKS: Final = ("visible", "history edits", "addresses", "clocks")
+_LAKE_CHECKS: Final = ("visible", HISTORY_EDITS, "addresses", "clocks")
 _STORAGE_CHECKS: Final = ("inventory",)
 # A subject, the name of a check, and the function that runs it.
 Check = tuple[str, str, Callable[[], Iterator[Finding]]]
@@ -76,7 +76,7 @@ def _checks(context: RunContext) -> Iterator[Check]:
             continue
         yield lake.name, "readable", partial(_check_lake, context, lake.name, frozen)
         yield lake.name, "visible", partial(_check_history, context, lake.name, frozen)
-        yield lake.name, "history edits", partial(_check_edits, context, lake.name, frozen)
+        yield lake.name, HISTORY_EDITS, partial(_check_edits, context, lake.name, frozen)
         yield lake.name, "decoder", partial(lake_checks.check_decoder, context, lake.name)
         yield lake.name, "addresses", partial(lake_checks.check_addresses, context, lake.name)
         yield lake.name, "clocks", partial(check_clocks, context, lake.name)
@@ -127,7 +127,7 @@ def _check_edits(context: RunContext, name: str, frozen: dict[str, FrozenRefs]) 
     if name in frozen:
         yield from lake_checks.check_edits(context, name, frozen[name])
     else:
-        yield skip_check(name, "history edits", "readable")
+        yield skip_check(name, HISTORY_EDITS, "readable")
 
 
 def _check_store(context: RunContext, storage: StorageConfig, reachable: set[str]) -> Iterator[Finding]:

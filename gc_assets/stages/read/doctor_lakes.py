@@ -15,7 +15,7 @@ import pyarrow as pa
 from gc_assets.core.claims import Claims, Owner, PrefixClaim, narrow_claims
 from gc_assets.core.commands import command
 from gc_assets.core.errors import FormatError, UsageError
-from gc_assets.core.findings import FAIL, OK, SKIPPED, WARN, Finding
+from gc_assets.core.findings import FAIL, HISTORY_EDITS, OK, SKIPPED, WARN, Finding
 from gc_assets.core.paths import FILE, Location
 from gc_assets.core.suggest import did_you_mean
 from gc_assets.core.units import count_of
@@ -126,7 +126,7 @@ def check_edits(context: RunContext, name: str, refs: FrozenRefs) -> Iterator[Fi
     tables = {item.table_uuid: item.table_name for item in refs.sources if item.table_uuid and item.table_name and is_editable(item)}
     for uuid, reason in lake.find_uneditable(tables).items():
         todo = "Its expired files stay. Expire it with an engine that can commit to it."
-        yield Finding(name, "history edits", WARN, f"table {tables[uuid]}: {reason}", todo)
+        yield Finding(name, HISTORY_EDITS, WARN, f"table {tables[uuid]}: {reason}", todo)
 
 
 def _probe_edits(context: RunContext, name: str) -> Iterator[Finding]:
@@ -138,9 +138,7 @@ def _probe_edits(context: RunContext, name: str) -> Iterator[Finding]:
             yield finding
     elif context.kind(name).edits_history or context.config.lake(name).idle_rules:
         found = "the right to edit is not checked, because no request that checks it is certain to change nothing"
-        yield Finding(
-            name, "history edits", SKIPPED, found, "If an apply is denied, later plans leave out these edits, and show the error."
-        )
+        yield Finding(name, HISTORY_EDITS, SKIPPED, found, "If an apply is denied, later plans leave out these edits, and show the error.")
 
 
 def check_decoder(context: RunContext, name: str) -> Iterator[Finding]:
