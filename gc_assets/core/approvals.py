@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import ClassVar, Literal
 
@@ -57,10 +57,15 @@ class ApprovalEvent(RenamedKeys, StrictModel):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """All events for a plan, oldest first, and the number of approvals that it needs."""
+    """All events for a plan, oldest first, and the number of approvals that it needs.
+
+    Attributes:
+        ignores_rejections: Whether an apply has begun. Rejections then have no effect.
+    """
 
     events: tuple[ApprovalEvent, ...] = ()
     needed: int = 1
+    ignores_rejections: bool = False
 
     words = RenamedAttribute("events")
     once_begun = RenamedAttribute("without_late_rejections")
@@ -100,15 +105,14 @@ class Verdict:
         return f"approved by {len(self.approvals)} of {self.needed} people that its storage requires"
 
     def without_late_rejections(self) -> Verdict:
-        """Return the verdict without rejections.
-
-        This is used once an apply has begun, because later rejections have no effect.
-        """
-        return Verdict(tuple(word for word in self.events if word.decision == "approved"), self.needed)
+        """Return the verdict of a plan whose apply has begun. Its events remain."""
+        return replace(self, ignores_rejections=True)
 
     def _latest_events(self) -> Iterable[ApprovalEvent]:
         last: dict[str, ApprovalEvent] = {}
         for word in self.events:
+            if self.ignores_rejections and word.decision == "rejected":
+                continue
             name = _normalize_name(word.by)
             last.pop(name, None)
             last[name] = word

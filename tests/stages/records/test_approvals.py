@@ -476,11 +476,15 @@ def test_user_learns_that_apply_began_during_the_rejection(at: Platform, monkeyp
 
 def test_rejection_after_apply_began_has_no_effect(at: Platform) -> None:
     header, state = store_plan(at), State.at(at.config.state)
+    reject(at.config, at.clock, header.plan_id, "ada")
     approve(at.config, at.clock, header.plan_id, "ada")
     reject(at.config, at.clock, header.plan_id, "grace")
     state.files.replace(f"{execution_directory(header)}/log.json", b"{}")
-    refuse_unapproved(find_plan(at.config, header.plan_id))
-    assert [plan.verdict.is_approved for plan in list_plans(at.config)] == [True], "the sensor continues an interrupted apply"
+    plan, (listed,) = find_plan(at.config, header.plan_id), list_plans(at.config)
+    refuse_unapproved(plan)
+    assert listed.verdict.is_approved, "the sensor continues an interrupted apply"
+    assert listed.verdict == plan.verdict
+    assert [event.decision for event in plan.verdict.events] == ["rejected", "approved", "rejected"], "each decision stays visible"
     with pytest.raises(GateRefused, match=r"Cannot reject plan .* has begun, so it is too late.*gc-assets restore --plan"):
         reject(at.config, at.clock, header.plan_id, "kim")
 
