@@ -37,7 +37,7 @@ class PlanApplier:
         """Plan, approve and apply once.
 
         Args:
-            request: `config` is the path of a `lakes.yaml` with one storage in mode `apply`.
+            request: `config` is the path of a `lakes.yaml` with one storage in `apply` mode.
 
         Returns:
             The usage of the apply (`total`), the seconds of its `steps`, the numbers of files

@@ -2,8 +2,8 @@
 
 `local` and `service` open one session after another on a Spark Connect server: pyspark's local one,
 or one with a token and TLS as managed services have. Each session is a process of its own that runs
-one stage in Python workers. `dagster` runs the job `run` of the demo lakes in `dagster dev`.
-`sensor` evaluates the sensor `notifications` in one process, with a target that refuses events.
+one stage in Python workers. `dagster` runs the `run` job of the demo lakes in `dagster dev`.
+`sensor` evaluates the `notifications` sensor in one process, with a target that refuses events.
 
 The result is a line for every tenth of the count: memory (PSS), processes and threads.
 """
@@ -156,7 +156,7 @@ def run_client(settings: dict[str, Any], environment: dict[str, str]) -> None:
 
 
 def run_jobs(count: int, folder: Path, asset: str | None) -> Iterator[Memory]:
-    """Run the job `run` again and again in `dagster dev`, or one asset of each lake, and yield the
+    """Run the `run` job again and again in `dagster dev`, or one asset of each lake, and yield the
     memory of all its processes between two runs.
     """
     from tests.ports import free_port
@@ -249,7 +249,7 @@ def demo_with_target(folder: Path) -> Path:
 
 
 def tick_sensor(count: int, folder: Path) -> Iterator[Memory]:
-    """Evaluate the sensor `notifications`, and yield the memory of this process."""
+    """Evaluate the `notifications` sensor, and yield the memory of this process."""
     import dagster as dg
 
     from gc_assets.definitions import build_definitions
@@ -276,7 +276,7 @@ SESSIONS: Final = ("local", "service")
 @click.command()
 @click.argument("kind", type=click.Choice([*SESSIONS, "dagster", "sensor"]))
 @click.option("--count", default=300, show_default=True, help="The number of sessions, runs or ticks.")
-@click.option("--asset", help="For dagster: only this asset of each lake, for example commit_graph. Default: the job `run`.")
+@click.option("--asset", help="For dagster: only this asset of each lake, for example commit_graph. Default: the `run` job.")
 def main(kind: str, count: int, asset: str | None) -> None:
     """Print the memory of a long-lived server over many sessions, runs or ticks."""
     with tempfile.TemporaryDirectory() as name:

@@ -43,11 +43,11 @@ DEMO_DIRECTORY: Final = Path("demo")
 EXECUTOR: Final = dg.in_process_executor
 RUN: Final = "run"
 RUN_DESCRIPTION: Final = "Find garbage and create plans. In storages with mode apply, restore quarantined files that are needed again."
-# Until 0.4, the job `run` had this name. It is removed in 0.5.
+# Until 0.4, the `run` job had this name. It is removed in 0.5.
 OLD_RUN: Final = "night"
-OLD_RUN_DESCRIPTION: Final = "Deprecated, and removed in 0.5: use the job `run`."
+OLD_RUN_DESCRIPTION: Final = "Deprecated, and removed in 0.5: use the `run` job."
 APPLY_DESCRIPTION: Final = "Execute one approved plan."
-SCHEDULE_DESCRIPTION: Final = "Start the job `run` for the new run date daily at 02:00 UTC. It plans, and deletes nothing."
+SCHEDULE_DESCRIPTION: Final = "Start the `run` job for the new run date daily at 02:00 UTC. It plans, and deletes nothing."
 
 
 def build_definitions(
@@ -69,7 +69,7 @@ def build_definitions(
         first: The first partition. By default, the configuration or the state determines it.
         runtime: Use this Spark for all stages instead of the one configured with `spark.mode`.
         own: The definitions of your project. gc-assets looks for assets that write tables of the
-            lakes, and adds the check `garbage_share` to them. They do not become part of the
+            lakes, and adds the `garbage_share` check to them. They do not become part of the
             result.
 
     Raises:
@@ -109,7 +109,7 @@ def build_definitions(
 def _jobs(
     config: Config, assets: Sequence[dg.AssetsDefinition], checks: Sequence[dg.AssetChecksDefinition]
 ) -> tuple[dg.UnresolvedAssetJobDefinition, ...]:
-    """Define the job `run`, its deprecated alias, and the job `apply`."""
+    """Define the `run` job, its deprecated alias, and the `apply` job."""
     deletions = {storage.name: asset_key(config, storage.name, DELETION_LOG) for storage in config.storages}
     planning = [key for asset in assets for key in asset.keys if key not in deletions.values()]
     # In mode apply, deletion_log is part of a run. Without a plan id, it only restores files that

@@ -32,7 +32,7 @@ class AnalysisDate(dg.Config):
 
 
 def analysis(first: date) -> dg.JobDefinition:
-    """Build the job `analysis`.
+    """Build the `analysis` job.
 
     Args:
         first: The run date of the first partition. The job accepts only earlier dates.
@@ -59,7 +59,7 @@ def _parse_run_date(run_date: str, first: date) -> str:
     except ValueError:
         raise UsageError(f"run_date {run_date!r}: expected a date, YYYY-MM-DD") from None
     if day >= first:
-        raise UsageError(f"run_date {day}: the partitions begin on {first}, so this date has a partition. Launch the job `run` for it.")
+        raise UsageError(f"run_date {day}: the partitions begin on {first}, so this date has a partition. Launch the `run` job for it.")
     return run_date
 
 

@@ -207,7 +207,7 @@ HOLDS_LIVE_KEYS: Final = Check(
 )
 NO_LIVE_CANDIDATE: Final = Check(
     "no_live_candidate",
-    "Reports a live key among the candidates, which proves that the filter lost keys. The gate `no_live_candidate` refuses the plan.",
+    "Reports a live key among the candidates, which proves that the filter lost keys. The `no_live_candidate` gate refuses the plan.",
     _no_live_candidate,
     blocking=False,
     refuses=True,

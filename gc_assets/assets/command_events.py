@@ -1,6 +1,6 @@
 """Report the actions of commands to Dagster.
 
-The events look as if the asset `deletion_log` had done the work: they have the same metadata,
+The events look as if the `deletion_log` asset had done the work: they have the same metadata,
 partition and checks. A new plan status is an observation of `deletion_plan`. The only difference is
 that the events do not belong to a Dagster run.
 """

@@ -45,7 +45,7 @@ _EMPTY: Final[Mapping[str, Mapping[str, Any]]] = {
 
 
 class ApproveConfig(dg.Config):
-    """Configuration of the job `approve`."""
+    """Configuration of the `approve` job."""
 
     plan_id: str = Field(default="", description=_PLAN)
     by: str = Field(default="", description=_BY)
@@ -54,7 +54,7 @@ class ApproveConfig(dg.Config):
 
 
 class RejectConfig(dg.Config):
-    """Configuration of the job `reject`."""
+    """Configuration of the `reject` job."""
 
     plan_id: str = Field(default="", description=_PLAN)
     by: str = Field(default="", description=_BY)
@@ -62,7 +62,7 @@ class RejectConfig(dg.Config):
 
 
 class RestoreConfig(dg.Config):
-    """Configuration of the job `restore`. Exactly one of `plan_id`, `prefix` and `key` is needed."""
+    """Configuration of the `restore` job. Exactly one of `plan_id`, `prefix` and `key` is needed."""
 
     plan_id: str | None = Field(default=None, description="Restore all files that this plan quarantined.")
     prefix: str | None = Field(default=None, description="Restore all files under this canonical prefix.")
@@ -91,7 +91,7 @@ def _approve(platform: Platform) -> dg.JobDefinition:
             config = ApproveConfig(**context.op_config)
             require_same_plan(context, config.plan_id)
             _require_plan_and_name(platform, "approve", config.plan_id, config.by)
-            # The sensor and the job `apply` use the configuration of this code location, so they
+            # The sensor and the `apply` job use the configuration of this code location, so they
             # could not apply a plan that was created under another policy.
             if (policy := describe_other_policy(platform.config, find_plan(platform.config, config.plan_id).header)) is not None:
                 raise GateRefused(policy)

@@ -1,6 +1,6 @@
-"""The asset `deletion_log`. No other asset changes a storage or a history.
+"""The `deletion_log` asset. No other asset changes a storage or a history.
 
-In mode `apply`, it executes an approved plan. It cannot rely on the asset checks of earlier steps,
+In `apply` mode, it executes an approved plan. It cannot rely on the asset checks of earlier steps,
 because those stop only their own run. The stage therefore computes the live files again and
 evaluates all gates itself.
 """
@@ -57,7 +57,7 @@ class Mode(Enum):
 class ApplyPlan(dg.Config):
     """Configuration of the asset.
 
-    Without a plan id, nothing is deleted. In mode `apply`, quarantined files that are live again
+    Without a plan id, nothing is deleted. In `apply` mode, quarantined files that are live again
     are restored.
     """
 

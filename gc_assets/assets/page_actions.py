@@ -32,8 +32,8 @@ _NUMBER: Final = re.compile(r"[0-9]+(e[0-9]+)?")
 _QUOTED_OVERRIDE: Final = re.compile(r"`--override (?P<gate>\w+)`")
 _OPTION_FIELDS: Final = {"plan": "plan_id"}
 # Without a partition, Dagster asks for a confirmation.
-CHOOSE_PLAN: Final = "in the launchpad of the job `approve`, choose this plan as Partition"
-_PLANS: Final = "the page of the asset `deletion_plan`"
+CHOOSE_PLAN: Final = "in the launchpad of the `approve` job, choose this plan as Partition"
+_PLANS: Final = "the page of the `deletion_plan` asset"
 
 
 def to_page_message(message: str, config: Config) -> str:
@@ -53,12 +53,12 @@ def to_page_message(message: str, config: Config) -> str:
 def approve_action(config: Config, header: PlanHeader, *, short: bool = False) -> str:
     """Describe how to approve a plan, including the overrides that its failed gates require.
 
-    If `page_may` does not include the job `approve`, the command is suggested.
+    If `page_may` does not include the `approve` job, the command is suggested.
     """
     if "approve" not in config.page_may:
         return f"`{override_command(header)}`"
     if short:
-        return "job `approve`" + (" with `override`" if header.failed_gates else "")
+        return "`approve` job" + (" with `override`" if header.failed_gates else "")
     overrides = _overrides(header)
     return f"{CHOOSE_PLAN}, and enter your name as `by`" + (f" and `override: {overrides}`" if overrides else "")
 
@@ -76,15 +76,15 @@ def _overrides(header: PlanHeader) -> str:
 
 
 def apply_action(config: Config, header: PlanHeader, *, short: bool = False) -> str:
-    """Describe how to apply an approved plan, with the sensor or the job `apply`."""
-    job = "job `apply`" if short else f"launch the job `apply` for the partition {header.run_date} with this configuration"
+    """Describe how to apply an approved plan, with the sensor or the `apply` job."""
+    job = "`apply` job" if short else f"launch the `apply` job for the partition {header.run_date} with this configuration"
     if config.storage(header.storage).mode != "apply":
         return job
-    return f"sensor `approved_plans` or {job}" if short else f"turn on the sensor `approved_plans`, or {job}"
+    return f"`approved_plans` sensor or {job}" if short else f"turn on the `approved_plans` sensor, or {job}"
 
 
 def apply_config(config: Config, header: PlanHeader) -> Iterator[str]:
-    """Yield the YAML that applies an approved plan, even if the storage is in mode `plan`."""
+    """Yield the YAML that applies an approved plan, even if the storage is in `plan` mode."""
     step = step_name(asset_key(config, header.storage, DELETION_LOG))
     yield from ("ops:", f"  {step}:", "    config:", f'      plan_id: "{header.plan_id[:_SHORT_ID]}"')
     if config.storage(header.storage).mode != "apply":
@@ -97,7 +97,7 @@ def next_actions(config: Config, plan: StoredPlan) -> Iterator[str]:
     if plan.finished is None:
         yield f"**To continue**: {_launch('apply', {'plan_id': plan_id})}"
     elif plan.not_done:
-        yield "**Next**: the job `run` plans again what is still garbage"
+        yield "**Next**: the `run` job plans again what is still garbage"
     moved = plan.effective_header.totals.get(QUARANTINE)
     if plan.finished is not None and moved is not None and moved.files:
         undo = command("restore", plan=plan_id)
@@ -128,7 +128,7 @@ def _action(text: str, config: Config) -> str | None:
     match name:
         case "run":
             run_date = fields.get("run_date")
-            return "the job `run`" + (f" for the partition {run_date}" if run_date else "")
+            return "the `run` job" + (f" for the partition {run_date}" if run_date else "")
         case "plans" if not arguments:
             return _PLANS
         case "apply" if "end" not in fields and "phase" not in fields:
@@ -142,7 +142,7 @@ def _action(text: str, config: Config) -> str | None:
 
 def _launch(job: str, fields: Mapping[str, str]) -> str:
     shown = ", ".join(f"{name}: {_quote_number(value)}" for name, value in fields.items() if value)
-    return f"the job `{job}`" + (f" with `{shown}`" if shown else "")
+    return f"the `{job}` job" + (f" with `{shown}`" if shown else "")
 
 
 def _quote_number(value: str) -> str:

@@ -149,9 +149,9 @@ def _decision(plan: StoredPlan, config: Config, status: str, now: datetime, deta
 def _approval(header: PlanHeader, config: Config, now: datetime, detail: int) -> Iterator[str]:
     """Yield instructions for approving the plan, or the reason why that is impossible."""
     if not all(gate.overridable for gate in header.failed_gates):
-        yield _wrap("**Cannot be approved**. Fix the causes, then launch the job `run`")
+        yield _wrap("**Cannot be approved**. Fix the causes, then launch the `run` job")
     elif now >= header.approve_before:
-        yield _wrap(f"**Cannot be approved** since {format_minute(header.approve_before)}. Launch the job `run` for a new plan")
+        yield _wrap(f"**Cannot be approved** since {format_minute(header.approve_before)}. Launch the `run` job for a new plan")
     else:
         before = f"**Approve before** {format_minute(header.approve_before)}"
         if detail == _FULL and header.failed_gates and "approve" in config.page_may:

@@ -28,7 +28,7 @@ def approved_plans(config: Config, apply: dg.UnresolvedAssetJobDefinition) -> dg
         job=apply,
         minimum_interval_seconds=int(config.dagster.approved_plans_every.total_seconds()),
         default_status=dg.DefaultSensorStatus.STOPPED,
-        description="Request a run of deletion_log for each approved plan of a storage in mode apply.",
+        description="Request a run of deletion_log for each approved plan of a storage in apply mode.",
     )
     def request_applies(
         context: dg.SensorEvaluationContext, collector: dg.ResourceParam[Collector]
@@ -49,7 +49,7 @@ def approved_plans(config: Config, apply: dg.UnresolvedAssetJobDefinition) -> dg
         if idle:
             names = ", ".join(f"{plan.header.plan_id[:12]} of {plan.header.storage}" for plan in idle)
             way_out = "Set mode: apply in lakes.yaml to apply them, and reload the definitions"
-            reasons.append(f"approved plans are not applied, because their storages are in mode plan: {names}. {way_out}.")
+            reasons.append(f"approved plans are not applied, because their storages are in plan mode: {names}. {way_out}.")
         if not is_requested:  # Dagster refuses a tick with a request and a reason
             yield dg.SkipReason("\n".join(reasons) if waiting else "no approved plan is waiting")
 

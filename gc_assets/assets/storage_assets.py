@@ -208,7 +208,7 @@ STORAGE_STEPS: Final = (
     # It also uses the last sweep of every storage that its lakes claim. The sweeps are not inputs,
     # since a storage that cannot be listed would then stop the plans of all others. Instead, these
     # plans only contain files that are older than its last listing. If such a storage was never
-    # swept, the gate `foreign_metadata` refuses the plan until the run after its first sweep. With
+    # swept, the `foreign_metadata` gate refuses the plan until the run after its first sweep. With
     # the low priority, plans start after all sweeps if Dagster executes one step at a time.
     AssetStep(
         outputs=(StepOutput(DELETION_PLAN, _plan_figures, _plan_report, plan_metadata),),

@@ -96,7 +96,7 @@ def describe_waiting(platform: Platform, job: str) -> str:
     """Describe the plans that a job can act on, for an error about a missing plan id."""
     plans = waiting_plans(platform, job)
     if not plans:
-        return "No plan is waiting. Launch the job `run` to make a plan." if job != "restore" else "No applied plan was found."
+        return "No plan is waiting. Launch the `run` job to make a plan." if job != "restore" else "No applied plan was found."
     order = "" if len(plans) == 1 else ", the newest first"
     listed = "; ".join(f"{plan.header.plan_id[:SHORT_ID]} ({_describe(platform, plan)})" for plan in plans[:MAX_LISTED])
     more = f"; and {len(plans) - MAX_LISTED:,} more" if len(plans) > MAX_LISTED else ""

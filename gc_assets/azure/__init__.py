@@ -1,6 +1,6 @@
 """The client for Azure Blob Storage.
 
-Importing this package raises `UsageError` if the extra `azure` is not installed.
+Importing this package raises `UsageError` if the `azure` extra is not installed.
 """
 
 from __future__ import annotations
@@ -11,6 +11,6 @@ try:
     import azure.identity as _identity
     import azure.storage.blob as _blob
 except ImportError as error:
-    raise UsageError(f"abfss:// addresses need the extra `azure`: pip install 'gc-assets[azure]' ({error})") from error
+    raise UsageError(f"abfss:// addresses need the `azure` extra: pip install 'gc-assets[azure]' ({error})") from error
 
 del _identity, _blob

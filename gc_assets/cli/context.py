@@ -174,7 +174,7 @@ def with_mode(platform: Platform, mode: Mode | None) -> Platform:
 
 
 def with_listing(platform: Platform, listing: bool | None) -> Platform:
-    """Return a copy of the platform that applies the option `--listing` to all storages."""
+    """Return a copy of the platform that applies the `--listing` option to all storages."""
     storages = tuple(storage.with_listing(listing) for storage in platform.config.storages)
     return replace(platform, config=platform.config.model_copy(update={"storages": storages}))
 
@@ -240,7 +240,7 @@ def run_date_option(command: _F) -> _F:
 
 
 def format_option(*further: str) -> Callable[[_F], _F]:
-    """Add the option `--format` with `table`, which is the default, `json` and further formats."""
+    """Add the `--format` option with `table`, which is the default, `json` and further formats."""
     return click.option("--format", "format_", type=click.Choice(["table", "json", *further]), default="table", show_default=True)
 
 
@@ -251,7 +251,7 @@ class _Name(click.types.StringParamType):
 
 
 def by_option(command: _F) -> _F:
-    """Add the option `--by` to a command that records a decision of the user."""
+    """Add the `--by` option to a command that records a decision of the user."""
     return click.option("--by", type=_Name(), required=True, metavar="WHO", help="Your name, which is recorded. It is not authenticated.")(
         command
     )
@@ -262,7 +262,7 @@ def comment_option(command: _F) -> _F:
 
 
 def wide_option(command: _F) -> _F:
-    """Add the option `--wide` to a command that prints tables."""
+    """Add the `--wide` option to a command that prints tables."""
     return click.option("--wide", is_flag=True, help="Print whole lines, without shortened keys.")(command)
 
 

@@ -97,7 +97,7 @@ def run_partition(
 
     Args:
         as_of: Evaluate the policy as of this time instead of the start of the run date.
-        mode: Use this mode instead of the one configured for each storage. In mode `apply`, the run
+        mode: Use this mode instead of the one configured for each storage. In `apply` mode, the run
             restores quarantined files that are live again.
         observer: Is notified of the progress.
         recorded: Whether the run is recorded in the instance of `DAGSTER_HOME`, if there is one.

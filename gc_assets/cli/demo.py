@@ -27,7 +27,7 @@ from gc_assets.core.errors import UsageError
 )
 @common_options
 def demo_command(_: Settings, directory: Path | None, on_s3: bool, s3_endpoint: str | None, on_azure: bool) -> None:
-    """Create Iceberg and Icechunk lakes in a directory, run on them in mode `plan`, and print the
+    """Create Iceberg and Icechunk lakes in a directory, run on them in `plan` mode, and print the
     results with the next commands.
 
     With --s3 or --azure the lakes are in a bucket, and the run is rehearsed three days ahead. The

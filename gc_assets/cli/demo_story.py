@@ -54,7 +54,7 @@ WAITS = "planned after the history edits that make them garbage"
 def run_demo(
     directory: Path, echo: Echo = click.echo, *, store: str | None = None, endpoint: str | None = None, verbose: bool = False
 ) -> None:
-    """Create the demo lakes if necessary, run on them in mode `plan`, and print the results.
+    """Create the demo lakes if necessary, run on them in `plan` mode, and print the results.
 
     Args:
         directory: The directory of the demo.
@@ -78,7 +78,7 @@ def run_demo(
         echo(f"{others} need a server and have no demo. Their lakes in buckets are supported.")
         echo(f"The age of objects in a bucket cannot be changed, so this run is a rehearsal at {platform.clock.now():%F %T}Z.")
     day = platform.clock.today()
-    echo(f"Run date {day}, in mode plan: find live files and garbage. Nothing is deleted.\n")
+    echo(f"Run date {day}, in plan mode: find live files and garbage. Nothing is deleted.\n")
     with show_progress(CommandProgress(), verbose=verbose) as progress:
         plans = run_partition(platform, day, mode="plan", observer=progress, verbose=verbose)
     context = platform.run_context(day)

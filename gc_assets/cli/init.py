@@ -97,7 +97,7 @@ def init_command(settings: Settings, locations: tuple[str, ...], output: Path | 
         print_data(f"lake {entry['name']}: {entry['kind']}, keeps {kept}")
         if lake.note:
             print_message(f"Lake {entry['name']}: {lake.note}.")
-    print_message(f"Wrote {path}, and {schema.name} for editors. All storages are in mode plan, which deletes nothing.")
+    print_message(f"Wrote {path}, and {schema.name} for editors. All storages are in plan mode, which deletes nothing.")
     print_message(f"Check `retention` in {path}: it decides which history expires.")
     print_command("Next", command("doctor", config=str(path)))
 

@@ -184,7 +184,7 @@ def require_separate_state(state: str, storages: Sequence[Location]) -> None:
 
 
 def build_document(state: str, storages: Sequence[Location], found: Sequence[DiscoveredLake]) -> dict[str, Any]:
-    """Build the content of a `lakes.yaml`. All storages are in mode `plan`, which is safe."""
+    """Build the content of a `lakes.yaml`. All storages are in `plan` mode, which is safe."""
     from gc_assets.lakes.discovery import unique_name
 
     names: list[str] = []

@@ -55,7 +55,7 @@ def run_command(
     """Find live files and garbage of one run date through Dagster, and create a plan for each
     storage.
 
-    Nothing is deleted. In mode `apply`, quarantined files that are live again are restored. All
+    Nothing is deleted. In `apply` mode, quarantined files that are live again are restored. All
     other actions wait for an approval.
 
     \b

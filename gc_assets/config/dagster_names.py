@@ -23,8 +23,8 @@ class DagsterNames(Model):
     key_prefix: KeyPrefix | None = Field(
         default=None, description="Beginning of all asset keys, with `/` between its parts. Default: none."
     )
-    approved_plans_every: Age = Field(default=APPROVED_PLANS_EVERY, description="Interval of the sensor `approved_plans`.")
-    notifications_every: Age = Field(default=NOTIFICATIONS_EVERY, description="Interval of the sensor `notifications`.")
+    approved_plans_every: Age = Field(default=APPROVED_PLANS_EVERY, description="Interval of the `approved_plans` sensor.")
+    notifications_every: Age = Field(default=NOTIFICATIONS_EVERY, description="Interval of the `notifications` sensor.")
 
     @property
     def key_prefix_parts(self) -> tuple[str, ...]:

@@ -522,7 +522,7 @@ class Config(AssetMetadata):
     )
     azure: AzureConfig = Field(default_factory=lambda: AzureConfig(), description="Connection to Azure for storages, lakes and the state.")
     page_may: frozenset[PageJob] = Field(default=frozenset(), description="Decisions about plans that have a Dagster job. Default: none.")
-    notify: tuple[Target, ...] = Field(default=(), description="Targets of notifications, which the Dagster sensor `notifications` sends.")
+    notify: tuple[Target, ...] = Field(default=(), description="Targets of notifications, which Dagster's `notifications` sensor sends.")
     dagster: DagsterNames = Field(
         default_factory=lambda: DagsterNames(), description="Names of the assets in Dagster, and intervals of its sensors."
     )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 _WILDCARD: Final = re.compile(r"\*\*/|\*\*|\*|\?")
-# Keys may contain newlines, which `.` matches only with the flag `s`.
+# Keys may contain newlines, which `.` matches only with the `s` flag.
 _MEANINGS: Final = {"**/": "(?s:.*/)?", "**": "(?s:.*)", "*": "[^/]*", "?": "[^/]"}
 
 

@@ -32,7 +32,7 @@ EVENTS: Final[tuple[Event, ...]] = get_args(Event)
 # Names that events had up to release 0.3.
 RENAMED_EVENTS: Final[dict[str, Event]] = {"table_sick": "table_unreadable", "night_missed": "run_missed"}
 
-NOTIFIED_BY: Final = "the Dagster sensor `notifications` sends the messages, and commands send none"
+NOTIFIED_BY: Final = "the `notifications` sensor of Dagster sends the messages, and commands send none"
 # The event begins this long before a deadline of a plan.
 ENDS_SOON: Final = timedelta(hours=6)
 # Runs are expected daily. One counts as missed if it is late by the maximum delay.

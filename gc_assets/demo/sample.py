@@ -15,7 +15,7 @@ from gc_assets.resources.platform import clock_of
 CONFIG_NAME: Final = "lakes.yaml"
 _BACKFILLED: Final = timedelta(days=14)
 _UNFINISHED: Final = "lakes.yaml.unfinished"
-# Modules that are needed to write the lakes. The extra `demo` installs them.
+# Modules that are needed to write the lakes. The `demo` extra installs them.
 _MODULES: Final = ("pyiceberg", "fastavro", "sqlalchemy", "icechunk", "zarr", "zstandard")
 _CONFIG: Final = """\
 # The demo: two lakes in one storage. docs/configuration.md explains every key. Unknown keys are refused.

@@ -18,7 +18,7 @@ EXECUTOR_DDL: Final = "version string, python string, spark string, machine stri
 
 
 def describe_executor(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Describe this executor in a row with the columns `EXECUTOR_DDL`.
+    """Describe this executor in a row with the `EXECUTOR_DDL` columns.
 
     This is a task for `mapInArrow`. It also imports all modules that stages need, so that a missing
     dependency is detected.

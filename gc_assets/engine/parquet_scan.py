@@ -55,7 +55,7 @@ class ParquetScan:
         return collect(self.map_arrow(spark, task, ddl))
 
     def map_arrow(self, spark: SparkSession, task: Task, ddl: str | StructType, most: int | None = None) -> DataFrame:
-        """Run a task in executors and return the rows that it yields as a data frame.
+        """Run a task on executors and return the rows that it yields as a data frame.
 
         Args:
             spark: The session.
@@ -78,7 +78,7 @@ class ParquetScan:
 
 @dataclass(frozen=True)
 class _MapTask:
-    """Runs in executors. Receives the numbers of groups, reads their parts and calls `task`."""
+    """Runs on executors. Receives the numbers of groups, reads their parts and calls `task`."""
 
     fetch: ScanTask
     task: Task

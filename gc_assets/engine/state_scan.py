@@ -93,7 +93,7 @@ def group_by_size(paths: Sequence[str], sizes: Sequence[int], most: int | None =
 
 @dataclass(frozen=True)
 class ScanTask:
-    """Runs in executors. Receives numbers, and reads the groups of files that they select.
+    """Runs on executors. Receives numbers, and reads the groups of files that they select.
 
     Attributes:
         files: The files of the state.

@@ -149,7 +149,7 @@ def read_paths(
     """Read Parquet parts of the state as a data frame.
 
     If the session is for small inputs, this process reads them. Otherwise Spark reads a local
-    state, and Python code in executors reads a state on an object store, unless `READ_BY_SPARK` is
+    state, and Python code on executors reads a state on an object store, unless `READ_BY_SPARK` is
     set.
 
     Args:
@@ -211,9 +211,9 @@ def write_frame(
         run: The run.
         state: The state.
         totals_by: Columns by which rows and `size_bytes` are totalled.
-        routes: The names of side tables. If there are any, the frame must have a column `_route`.
+        routes: The names of side tables. If there are any, the frame must have a `_route` column.
             A row with one of these names is written to that side table.
-        counted: Whether the frame has a column `requests`, which `BudgetedTask` adds.
+        counted: Whether the frame has a `requests` column, which `BudgetedTask` adds.
 
     Returns:
         The parts, which are not published yet.
@@ -230,7 +230,7 @@ def write_frame(
 def write_routed(
     rows: pa.Table | DataFrame, table: Table, run: TableRun, state: State, totals_by: Sequence[str], routes: Sequence[str]
 ) -> WrittenParts:
-    """Write rows that have a column `_route` (see `write_frame`).
+    """Write rows that have a `_route` column (see `write_frame`).
 
     This process writes an Arrow table, and executors write a data frame.
     """
@@ -244,7 +244,7 @@ def write_routed(
 def run_over_frame(frame: DataFrame, task: Task, schema: StructType | str) -> Sequence[Any]:
     """Run a task on the rows of a data frame, and collect the rows that it yields.
 
-    The task runs in executors. If the session is for small inputs, it runs in this process instead.
+    The task runs on executors. If the session is for small inputs, it runs in this process instead.
 
     Args:
         frame: The rows.
@@ -350,7 +350,7 @@ def write_parts(rows: pa.Table, run: TableRun, files: Files, prefix: str) -> lis
 
 
 def merge_written(rows: Sequence[Any]) -> WrittenParts:
-    """Merge the reports of the tasks of a job, which are rows with the columns `PARTS_DDL`.
+    """Merge the reports of the tasks of a job, which are rows with the `PARTS_DDL` columns.
 
     Requests that the tasks have sent are added to the counts of this process.
     """
@@ -412,7 +412,7 @@ def report_parts(
 
 @dataclass(frozen=True)
 class _WriteParts:
-    """The part of `write_frame` that runs in executors.
+    """The part of `write_frame` that runs on executors.
 
     It is a class so that it can be pickled, both in classic sessions and with Spark Connect.
     """
@@ -456,7 +456,7 @@ class _WriteParts:
 def add_totals(totals: dict[tuple[str, ...], Totals], rows: pa.RecordBatch, by: Sequence[str]) -> None:
     """Add the rows to the totals for each combination of values in the columns `by`.
 
-    Bytes are only summed if there is a column `size_bytes`. Missing values count as empty texts.
+    Bytes are only summed if there is a `size_bytes` column. Missing values count as empty texts.
     """
     if not by or rows.num_rows == 0:
         return

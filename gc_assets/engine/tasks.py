@@ -19,7 +19,7 @@ from gc_assets.engine.progress import count_jobs, count_progress
 from gc_assets.engine.sessions import is_local
 from gc_assets.engine.tables import PARTS_DDL, REQUESTS, Task, collect, parallelism, run_in_process
 
-# To limit the memory of this process, larger tasks run in executors. This number of rows needs
+# To limit the memory of this process, larger tasks run on executors. This number of rows needs
 # about 50 MB and less than a second.
 MAX_IN_PROCESS_ROWS: Final = 100_000
 # Reading a single column with this many rows takes less than a second. The files are in memory, and
@@ -38,12 +38,12 @@ MAX_LOCAL_FILES: Final = 64
 # Single tasks need the same memory in this process as in an executor on this machine, which would
 # have to be started first. Most rows of large tasks are edges, with 21 bytes each.
 MAX_LOCAL_TASK_ROWS: Final = 20_000_000
-# If its work items have more bytes in total, a task runs in executors.
+# If its work items have more bytes in total, a task runs on executors.
 MAX_IN_PROCESS_BYTES: Final = 4 * 2**20
 # Plans with more actions are applied by executors.
 MAX_IN_PROCESS_ACTIONS: Final = 2_000
 # If the size of a task is unknown, it starts in this process. When it exceeds one of these limits,
-# it is repeated in executors.
+# it is repeated on executors.
 MAX_TRIAL_ROWS: Final = 20_000
 MAX_TRIAL_BYTES: Final = 16 * 2**20
 
@@ -58,7 +58,7 @@ def run_single_task(spark: SparkSession, task: Task, rows: int, files: int) -> S
         files: How many files of the state the task reads.
 
     Returns:
-        The rows that the task reports, with the columns `PARTS_DDL`.
+        The rows that the task reports, with the `PARTS_DDL` columns.
     """
     is_small = fits_in_process(rows, files) or (rows <= MAX_LOCAL_TASK_ROWS and is_local(spark))
     return run_in_process(task, [task_numbers(1)]) if is_small else _run_remote(spark, task, 1)
@@ -69,14 +69,14 @@ def run_tasks(spark: SparkSession, task: Task, pieces: int, size_bytes: int, max
 
     Args:
         spark: The session.
-        task: The task, whose input is a column `id` with the numbers of work items.
+        task: The task, whose input is an `id` column with the numbers of work items.
         pieces: The number of work items.
         size_bytes: How many bytes all work items read in total.
         max_first_bytes: Up to this number of bytes, the work items run in this process if no Spark
             job has run yet, because the first job is slow to start.
 
     Returns:
-        The rows that the task reports, with the columns `PARTS_DDL`.
+        The rows that the task reports, with the `PARTS_DDL` columns.
     """
     fits = size_bytes <= MAX_IN_PROCESS_BYTES or (size_bytes <= max_first_bytes and has_run_no_job(spark))
     return run_in_process(task, [task_numbers(pieces)]) if fits else _run_remote(spark, task, pieces)
@@ -86,7 +86,7 @@ def try_in_process(task: Task, pieces: int) -> list[pa.RecordBatch] | None:
     """Try to run a task in this process, but give up if it yields too much.
 
     The result is None if `MAX_TRIAL_ROWS` or `MAX_TRIAL_BYTES` is exceeded. The caller then repeats
-    the task in executors, so the task must not have side effects.
+    the task on executors, so the task must not have side effects.
 
     Args:
         task: The task.
@@ -148,7 +148,7 @@ def column_fits_in_process(rows: int, files: Sequence[int]) -> bool:
 
 
 def task_numbers(pieces: int) -> pa.RecordBatch:
-    """Build the input of a task: a column `id` with the numbers of work items."""
+    """Build the input of a task: an `id` column with the numbers of work items."""
     return pa.RecordBatch.from_pydict({"id": pa.array(range(pieces), pa.int64())})
 
 
@@ -174,7 +174,7 @@ def max_parallel_tasks(spark: SparkSession, tasks: int) -> int:
 class BudgetedTask:
     """Runs a task in an executor with only a part of each request budget.
 
-    A column `requests` is added to its output, to report the requests that it has sent.
+    A `requests` column is added to its output, to report the requests that it has sent.
     """
 
     task: Task

@@ -1,6 +1,6 @@
 """OpenTelemetry spans and metrics for stages.
 
-Telemetry is off unless a variable `OTEL_*` is set and the extra `otel` is installed. If the
+Telemetry is off unless an `OTEL_*` variable is set and the `otel` extra is installed. If the
 surrounding program has already started a provider, that provider is used. If not, the exporters in
 `OTEL_TRACES_EXPORTER` and `OTEL_METRICS_EXPORTER` are started, which can be `otlp` (over HTTP),
 `console` or `none`.
@@ -112,7 +112,7 @@ def telemetry() -> Telemetry | None:
 
 
 def is_requested(environment: Mapping[str, str]) -> bool:
-    """Check if a variable `OTEL_*` is set, and OpenTelemetry is not disabled."""
+    """Check if an `OTEL_*` variable is set, and OpenTelemetry is not disabled."""
     if environment.get(_DISABLED, "").lower() == "true":
         return False
     return any(name.startswith("OTEL_") and value for name, value in environment.items() if name != _DISABLED)

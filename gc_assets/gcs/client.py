@@ -37,7 +37,7 @@ try:
     from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
     from requests.adapters import HTTPAdapter
 except ImportError as error:
-    raise UsageError(f"gs:// addresses need the extra `gcs`: pip install 'gc-assets[gcs]' ({error})") from error
+    raise UsageError(f"gs:// addresses need the `gcs` extra: pip install 'gc-assets[gcs]' ({error})") from error
 
 _T = TypeVar("_T")
 

@@ -143,7 +143,7 @@ class FileTraits:
         rewritten_in_place: Container kinds that this format overwrites. The new content references
             the same objects as the old one.
         never_committed: Reason recorded for orphans that no commit ever referenced. Files that any
-            commit has referenced, including a dangling one, get the reason `expired`.
+            commit has referenced, including a dangling one, get the `expired` reason.
         named_times: Picklable function that extracts UTC times from key names as an Arrow column.
             The column is null for names without a time.
         own_names: Regular expression for file names that this kind's writers create. Kinds need it

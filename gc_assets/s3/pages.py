@@ -260,7 +260,7 @@ def _request_page(client: Any, operation: str, params: dict[str, Any]) -> tuple[
 def _take_body(operation_model: Any, response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any) -> None:
     """Keep the status and the body of a response from being parsed by botocore.
 
-    This is a handler of the event `before-parse`. It also hides redirects, because botocore would
+    This is a handler of the `before-parse` event. It also hides redirects, because botocore would
     silently follow them to another region.
     """
     if operation_model.name not in _OPERATIONS:

@@ -1,4 +1,4 @@
-"""Read and write the Parquet parts of tables, in the driver or in executors.
+"""Read and write the Parquet parts of tables, in the driver or on executors.
 
 A part is built in memory and written with a single put, so that readers never see an incomplete
 file. Its size and SHA-256 are recorded in the receipt.

@@ -299,7 +299,7 @@ STATES: Final = pa.schema(
 )
 
 # Number and size of files by storage, kind, table and commit of the strongest witness, and route.
-# The column `storage` is null for external files. The route is empty for live files, and otherwise
+# The `storage` column is null for external files. The route is empty for live files, and otherwise
 # the name of a side table.
 TOTALS_SIDE: Final = "_totals"
 TOTALS: Final = pa.schema(

@@ -431,7 +431,7 @@ class ForeignFiles(TolerantModel):
         address: Address of the claim.
         oldest: Time of the oldest file.
         samples: Keys of some of the files.
-        since: For the rule `new_claim`, the time of the newest accepted run without the claim.
+        since: For the `new_claim` rule, the time of the newest accepted run without the claim.
     """
 
     rule: str
@@ -480,7 +480,7 @@ class GoneNamespaceSummary(TolerantModel):
 class OrphanFilesSummary(Summary):
     """Summary of `orphan_files`.
 
-    If a field `<name>` contains samples, `<name>_count` is the total number.
+    If a `<name>` field contains samples, `<name>_count` is the total number.
 
     Attributes:
         storage_breakdown: Number and size of the objects in each class.

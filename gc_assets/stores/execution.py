@@ -2,7 +2,7 @@
 
 For each batch, the intent is recorded, then the actions are executed, then the outcome of each
 action is recorded. This module makes no decisions, since the plan determines what to do with which
-key. It works on any subset of a plan's rows, either in executors or in the process that applies the
+key. It works on any subset of a plan's rows, either on executors or in the process that applies the
 plan.
 """
 

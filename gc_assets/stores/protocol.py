@@ -699,7 +699,7 @@ class Store(Protocol):
     def examine(self, storage: StorageConfig, now: datetime) -> Iterator[Finding]:
         """Check for `doctor` that the storage can be listed and that plans can be applied to it.
 
-        A storage in mode `plan` is not changed.
+        A storage in `plan` mode is not changed.
         """
         ...
 

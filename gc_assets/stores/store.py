@@ -122,7 +122,7 @@ def describe_directory(path: str, *, has_buckets: bool, disks: Sequence[str]) ->
 def local_file_exists(address: str) -> bool:
     """Check if there is a regular file at a local address, and if this process can examine it.
 
-    Such files can be compared by inode, which is what the gate `links` does.
+    Such files can be compared by inode, which is what the `links` gate does.
     """
     return SCHEMES[FILE].anywhere(DEFAULT_CONNECTIONS).cached_identity(address) is not None
 

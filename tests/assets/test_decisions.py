@@ -111,7 +111,7 @@ def test_approve_job_refuses_a_plan_made_under_another_policy(tmp_path: Path) ->
     assert error == "GateRefused"
     assert message == (
         f"Plan {plan_id[:12]} cannot be applied, because the policy in lakes.yaml has changed since it was made. "
-        "Make a new plan with the job `run`."
+        "Make a new plan with the `run` job."
     )
     assert find_plan(at.config, plan_id).verdict.events == ()
 
@@ -238,7 +238,7 @@ def test_approve_launchpad_omits_plans_made_under_another_policy(tmp_path: Path)
         [f"{header.plan_id[:12]} 2026-03-14 warehouse"],
     ]
     _, message = refusal(launch(at, "approve", by="kim"), "approve")
-    assert message.endswith("No plan is waiting. Launch the job `run` to make a plan.")
+    assert message.endswith("No plan is waiting. Launch the `run` job to make a plan.")
 
 
 def launch_with_partition(at: Platform, job: str, partition: str, **config: Any) -> dg.ExecuteInProcessResult:
@@ -328,5 +328,5 @@ def test_refusal_recommends_page_actions_instead_of_commands(tmp_path: Path) -> 
     plan_id = header_of(stored_plan(at)).plan_id
     late = replace(at, clock=Clock(NOW + timedelta(hours=25)))
     _, message = refusal(launch(late, "approve", plan_id=plan_id, by="kim"), "approve")
-    assert "Make a new plan with the job `run`" in message
+    assert "Make a new plan with the `run` job" in message
     assert "gc-assets" not in message

@@ -1,4 +1,4 @@
-"""Runs of the asset `deletion_log` that are refused or change nothing."""
+"""Runs of the `deletion_log` asset that are refused or change nothing."""
 
 from datetime import date, timedelta
 from pathlib import Path

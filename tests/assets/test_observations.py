@@ -130,7 +130,7 @@ ASSETS = [
 
 @pytest.fixture(scope="module")
 def planned(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[SmallLake, Platform, dg.ExecuteInProcessResult]:
-    """Execute the job `run` with bound assets."""
+    """Execute the `run` job with bound assets."""
     lake = small_lake(tmp_path_factory.mktemp("observed"))
     at = project(lake, assets=ASSETS, max_garbage_share=0.9)
     definitions = dg.Definitions.merge(build_definitions(at), dg.Definitions(assets=[asset(["marts", "orders"])]))
@@ -201,7 +201,7 @@ def test_check_before_first_run_warns_without_failing_user_job(tmp_path: Path) -
     definitions = dg.Definitions.merge(build_definitions(at), dg.Definitions(assets=[ingest], jobs=[job]))
     result = definitions.resolve_job_def("ingest").execute_in_process(partition_key="eu", instance=dg.DagsterInstance.ephemeral())
     (found,) = result.get_asset_check_evaluations()
-    reason = "no run has planned all storages yet. Run the job `run`."
+    reason = "no run has planned all storages yet. Run the `run` job."
     assert (result.success, found.passed, found.severity) == (True, False, dg.AssetCheckSeverity.WARN)
     assert found.description == f"the figures of the table cannot be read: {reason}"
 
@@ -228,7 +228,7 @@ def test_check_ignores_rehearsals_and_future_run_dates(
     definitions = dg.Definitions.merge(build_definitions(replace(planned[1], clock=clock)), dg.Definitions(jobs=[job]))
     run = definitions.resolve_job_def("alone").execute_in_process(instance=dg.DagsterInstance.ephemeral())
     (found,) = run.get_asset_check_evaluations()
-    assert found.description == "the figures of the table cannot be read: no run has planned all storages yet. Run the job `run`."
+    assert found.description == "the figures of the table cannot be read: no run has planned all storages yet. Run the `run` job."
 
 
 @pytest.mark.spark

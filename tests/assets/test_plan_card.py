@@ -63,7 +63,7 @@ def test_card_of_a_waiting_plan_shows_actions_tables_and_deadline(tmp_path: Path
         "  permanently; 2 unfinished uploads (500 B) aborted\\",
         "  permanently, with the data that their writers sent",
         "- **Approve before** 2026-03-15 09:30 UTC: in the\\",
-        "  launchpad of the job `approve`, choose this plan\\",
+        "  launchpad of the `approve` job, choose this plan\\",
         "  as Partition, and enter your name as `by`",
     ]
 
@@ -101,7 +101,7 @@ def test_card_of_a_refused_plan_shows_the_reason_and_the_override(tmp_path: Path
     text = card(at, plan)
     assert "**refused**" in text
     assert "- **Refused by** delete\\_bytes: 200 B planned,\\\n  max\\_delete\\_bytes allows 1 B." in text
-    assert "in spite of the refusal: in the launchpad of the job `approve`, choose this plan as Partition" in join_lines(text)
+    assert "in spite of the refusal: in the launchpad of the `approve` job, choose this plan as Partition" in join_lines(text)
     config = run_config(text)["ops"]["approve_plan"]["config"]
     assert config == {"plan_id": plan.header.plan_id[:12], "by": "", "comment": "", "override": ["delete_bytes"]}
     result = launch(at, "approve", **{**config, "by": "kim"})
@@ -128,15 +128,15 @@ def test_card_offers_no_approval_if_failed_gate_cannot_be_overridden(tmp_path: P
     message = "1 plan was started and not finished: 3f9c2a71d004. Finish each with `gc-assets apply PLAN_ID`."
     plan = refused_plan(at := on_page(tmp_path, "approve"), message, overridable=False, name="unfinished_apply")
     text = join_lines(card(at, plan))
-    assert "not finished: 3f9c2a71d004. Finish each with the job `apply` with `plan_id: PLAN_ID`. This gate cannot be overridden." in text
-    assert "- **Cannot be approved**. Fix the causes, then launch the job `run`" in text
+    assert "not finished: 3f9c2a71d004. Finish each with the `apply` job with `plan_id: PLAN_ID`. This gate cannot be overridden." in text
+    assert "- **Cannot be approved**. Fix the causes, then launch the `run` job" in text
     assert "Approve before" not in text
 
 
 def test_refused_plan_cannot_be_approved_after_the_deadline(tmp_path: Path) -> None:
     plan = plan_of(at := on_page(tmp_path, "approve"), max_delete_bytes=1)
     late = replace(at, clock=Clock(plan.header.approve_before))
-    assert "**Cannot be approved** since 2026-03-15 09:30 UTC. Launch the job `run` for a new plan" in join_lines(card(late, plan))
+    assert "**Cannot be approved** since 2026-03-15 09:30 UTC. Launch the `run` job for a new plan" in join_lines(card(late, plan))
 
 
 def test_card_shows_override_instead_of_refusal(tmp_path: Path) -> None:
@@ -210,21 +210,21 @@ def test_card_of_an_applied_plan_shows_completed_actions(tmp_path: Path) -> None
     assert "**partially applied**" in text
     assert "| quarantine | 1 file | 100 B |" in text
     assert "- **Not done**: 1 file of phase quarantine (denied)" in text
-    assert "- **Next**: the job `run` plans again what is still garbage" in join_lines(text)
+    assert "- **Next**: the `run` job plans again what is still garbage" in join_lines(text)
     plan_id = plan.header.plan_id[:12]
     assert f"before a later plan purges them: `gc-assets restore --plan {plan_id}`" in join_lines(text)
     page = on_page(tmp_path, "restore")
     text_on_page = join_lines(card(page, load_plan(at.config, plan.published)))
-    assert f"the job `restore` with `plan_id: {plan_id}`" in text_on_page.replace('"', "")  # quoted if all are digits
+    assert f"the `restore` job with `plan_id: {plan_id}`" in text_on_page.replace('"', "")  # quoted if all are digits
     assert not [word for word in ("Approve before", "Apply before", "```") if word in text]
 
 
-@pytest.mark.parametrize("mode, action", [("plan", "launch"), ("apply", "turn on the sensor `approved_plans`, or launch")])
+@pytest.mark.parametrize("mode, action", [("plan", "launch"), ("apply", "turn on the `approved_plans` sensor, or launch")])
 def test_card_of_an_approved_plan_shows_the_apply_configuration(mode: str, action: str, tmp_path: Path) -> None:
     plan = plan_of(at := platform(tmp_path, mode=mode))
     approve(at.config, at.clock, plan.header.plan_id, "kim")
     text = card(at, load_plan(at.config, plan.published))
-    assert f"2026-03-17 09:30 UTC: {action} the job `apply` for the partition 2026-03-14 with this configuration" in join_lines(text)
+    assert f"2026-03-17 09:30 UTC: {action} the `apply` job for the partition 2026-03-14 with this configuration" in join_lines(text)
     config = run_config(text)["ops"]["warehouse__deletion_log"]["config"]
     assert config == {"plan_id": plan.header.plan_id[:12], **({"mode": "apply"} if mode == "plan" else {})}
     job = build_definitions(at).resolve_job_def("apply")
@@ -237,7 +237,7 @@ def test_card_of_an_unfinished_apply_shows_how_to_continue(tmp_path: Path) -> No
     text = join_lines(card(at, load_plan(at.config, plan.published)))
     assert "**unfinished**" in text
     # A plan id with digits only is quoted.
-    assert f"- **To continue**: the job `apply` with `plan_id: {plan.header.plan_id[:12]}`" in text.replace('"', "")
+    assert f"- **To continue**: the `apply` job with `plan_id: {plan.header.plan_id[:12]}`" in text.replace('"', "")
     assert "restore" not in text
 
 

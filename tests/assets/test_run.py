@@ -43,7 +43,7 @@ def days_ago(days: float) -> datetime:
 
 
 def sales(root: Path) -> Lake:
-    """Create a table with expired history in mode apply, five files of a failed writer, and one that no lake claims."""
+    """Create a table with expired history in apply mode, five files of a failed writer, and one that no lake claims."""
     lake = LakeBuilder(root)
     table = lake.table("sales.orders", days_ago(60), properties={"history.expire.max-snapshot-age-ms": str(10 * 86_400_000)})
     for days in (50, 40, 6, 5):
@@ -264,7 +264,7 @@ def test_analysis_job_refuses_run_dates_with_a_partition(copy_platform: Callable
     [metadata] = [event.step_output_data.metadata for event in result.all_node_events if event.is_successful_output]
     assert "Historical" in str(metadata["warehouse"].value)
     report = run_analysis(TODAY).failure_data_for_node("work_out").user_failure_data.description
-    assert report == f"run_date {TODAY}: the partitions begin on {TODAY}, so this date has a partition. Launch the job `run` for it."
+    assert report == f"run_date {TODAY}: the partitions begin on {TODAY}, so this date has a partition. Launch the `run` job for it."
     assert all(path.exists() for path in lake[1])
 
 

@@ -96,7 +96,7 @@ def test_approve_in_a_script_needs_no_confirmation(plans: Plans) -> None:
 def test_apply_in_mode_plan_reports_mode_and_missing_approval(plans: Plans) -> None:
     plan = plans.add()
     refused = " ".join(plans.call("apply", plan).stderr.split())
-    assert "storage warehouse is in mode plan" in refused
+    assert "storage warehouse is in plan mode" in refused
     assert refused.endswith(f"Also, plan {plan} is not approved. Approve it with gc-assets approve {plan} --by WHO")
     plans.call("approve", plan, "--by", "ada")
     assert "not approved" not in plans.call("apply", plan).stderr

@@ -68,7 +68,7 @@ def newest_event(instance: dg.DagsterInstance, key: dg.AssetKey) -> dg.AssetMate
 
 
 def apply_metadata(lake: SmallLake, plan_id: str, run_date: str) -> dict[dg.AssetKey, dg.AssetMaterialization]:
-    """Return the metadata that the job `apply` reports for a plan."""
+    """Return the metadata that the `apply` job reports for a plan."""
     return launch(lake, "apply", "warehouse__deletion_log", {"plan_id": plan_id}, run_date)
 
 

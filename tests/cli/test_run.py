@@ -58,7 +58,7 @@ def run_date() -> str:
 
 @pytest.fixture(scope="module")
 def lake_after_run(spark: SparkSession, lake: SmallLake, run_date: str) -> tuple[Shell, Result]:
-    """Run on the lake in mode apply. Without an approval it only plans."""
+    """Run on the lake in apply mode. Without an approval it only plans."""
     shell, before = Shell(lake.lakes_yaml), lake.keys()
     result = shell("run", "--run-date", run_date, "--mode", "apply", "--format", "json")
     assert lake.keys() == before

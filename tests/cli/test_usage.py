@@ -268,7 +268,7 @@ def test_run_and_doctor_report_the_notification_sensor(config: str, monkeypatch:
     path = Path(config)
     target = {"name": "pager", "kind": "command", "command": ["true"], "events": ["plan_ready"]}
     path.write_text(json.dumps(json.loads(path.read_text()) | {"notify": [target]}))
-    sender = "1 target; the Dagster sensor `notifications` sends the messages, and commands send none"
+    sender = "1 target; the `notifications` sensor of Dagster sends the messages, and commands send none"
     result = gc_assets("run", "--config", config, "--through", "policy_table")
     assert sender in " ".join(result.stderr.split())
     findings = json.loads(gc_assets("doctor", "--format", "json", "--config", config).stdout)

@@ -1,4 +1,4 @@
-"""Tasks give the same results in this process and in executors."""
+"""Tasks give the same results in this process and on executors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run the stages of small lakes in executors, like those of large lakes."""
+"""Run the stages of small lakes on executors, like those of large lakes."""
 
 from __future__ import annotations
 

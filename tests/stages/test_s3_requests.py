@@ -1,4 +1,4 @@
-"""A receipt counts the requests of a stage, also in executors, and the next run splits the listing."""
+"""A receipt counts the requests of a stage, also on executors, and the next run splits the listing."""
 
 from __future__ import annotations
 

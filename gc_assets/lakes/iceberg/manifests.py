@@ -227,7 +227,7 @@ def _build_manifest_rows(name: str, table: pa.Table, parent_snapshot: pa.Scalar 
 def _build_file_rows(name: str, table: pa.Table, parent_snapshot: pa.Scalar | pa.Array) -> pa.RecordBatch:
     """Build file rows. An entry without a snapshot inherits its manifest's `parent_snapshot`.
 
-    Entries with the status `added` must come from the snapshot that added the manifest. This is
+    Entries with the `added` status must come from the snapshot that added the manifest. This is
     verified, because manifests of two snapshots can have the same length and number of entries.
     """
     _require_addresses(name, table, Kind.MANIFEST)

@@ -2,7 +2,7 @@
 
 Iceberg's proposal 10646, "Extend Snapshot Metadata Lifecycle", would store expired snapshots in a
 separate file that the table metadata references (`expired-snapshots-path`). No engine reads such a
-file yet, so we write an ordinary table with one row per snapshot and a flag `expired`. The lake's
+file yet, so we write an ordinary table with one row per snapshot and an `expired` flag. The lake's
 own tables get a property with the name of this table.
 
 A publication compares the published rows with the lake's history and commits the differences, so

@@ -63,7 +63,7 @@ class Registration:
 def list_refs(item: Registration) -> Iterator[Ref]:
     """Yield every branch and tag. For a table without refs, yield `main` without a head.
 
-    A branch that must not be deleted as idle gets the property `PROTECTED` with the reason.
+    A branch that must not be deleted as idle gets the `PROTECTED` property with the reason.
     """
     for ref in item.table.refs:
         reason = find_protection(item, ref.name, ref.settings) if ref.ref_type == "branch" else None

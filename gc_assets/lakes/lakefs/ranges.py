@@ -82,7 +82,7 @@ def read_cached_entries(roots: Roots, objects: pa.RecordBatch) -> pa.RecordBatch
     """Convert objects to rows of `LOGICAL_ENTRY_SCHEMA`.
 
     A relative address gives one row. A full address gives a row for each name that the object may
-    have. The first name gets the kind `object`. The others get the kind `possible_object`, because
+    have. The first name gets the `object` kind. The others get the `possible_object` kind, because
     they do not have to exist.
     """
     relative = objects.filter(pc.invert(objects.column("is_full")))

@@ -83,7 +83,7 @@ def _verify_bounds(source: str, table: SSTable) -> None:
     keys = table.entries.keys
     count = _text(table, "count")
     if count is None or not count.isdecimal() or int(count) != len(keys):
-        raise FormatError(f"{source}: its property `count` is {count}, but it has {len(keys):,} records; restore the object from a backup")
+        raise FormatError(f"{source}: its `count` property is {count}, but it has {len(keys):,} records; restore the object from a backup")
     if len(keys) == 0:
         return
     for name, key in (("min_key", keys[0].as_py()), ("max_key", keys[-1].as_py())):

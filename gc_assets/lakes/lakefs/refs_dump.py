@@ -1,7 +1,7 @@
 """Parse the refs dump: all branches and tags, and all commits, even unreachable ones.
 
 Format: lakeFS `graveler.proto` and `POST …/dump`. The tables have the same format as in a commit,
-plus the property `entity`. The server writes commits first, then branches, then tags. A head can
+plus the `entity` property. The server writes commits first, then branches, then tags. A head can
 therefore be newer than the commits in the same dump.
 """
 

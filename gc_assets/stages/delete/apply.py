@@ -124,7 +124,7 @@ def refuse_apply(context: RunContext, plan: StoredPlan, phases: Sequence[str] = 
     """Refuse an apply that the configuration or the state does not allow.
 
     Raises:
-        GateRefused: If the apply is not allowed, for example because the storage is in mode `plan`,
+        GateRefused: If the apply is not allowed, for example because the storage is in `plan` mode,
             the plan is not approved, or the policy has changed.
     """
     header = plan.header
@@ -136,7 +136,7 @@ def refuse_apply(context: RunContext, plan: StoredPlan, phases: Sequence[str] = 
         why = describe_unapproved(plan)
         unapproved = "" if why is None else f" Also, {why}"
         raise GateRefused(
-            f"Cannot apply plan {header.plan_id[:12]}: storage {storage.label} is in mode plan, in which gc-assets changes no "
+            f"Cannot apply plan {header.plan_id[:12]}: storage {storage.label} is in plan mode, in which gc-assets changes no "
             f"files. Set `mode: apply` for the storage in lakes.yaml, or pass --mode apply for this command.{unapproved}"
         )
     refuse_other_clock(header, context.clock)

@@ -44,7 +44,7 @@ def close_plan(spark: SparkSession, context: RunContext, plan: StoredPlan) -> Ap
     If files of an interrupted batch cannot be looked up or moved back, the plan stays open.
 
     Raises:
-        GateRefused: If the storage is in mode `plan`, was moved since the plan was made, is leased
+        GateRefused: If the storage is in `plan` mode, was moved since the plan was made, is leased
             to another process, or does not allow rehearsals.
         UsageError: If the plan has not begun or has already ended.
     """
@@ -56,7 +56,7 @@ def close_plan(spark: SparkSession, context: RunContext, plan: StoredPlan) -> Ap
     storage = context.storage(header.storage)
     if storage.mode != "apply":
         raise GateRefused(
-            f"Cannot end plan {header.plan_id[:12]}: storage {storage.name} is in mode plan. Run "
+            f"Cannot end plan {header.plan_id[:12]}: storage {storage.name} is in plan mode. Run "
             f"`{command('apply', header.plan_id[:12], end=True, mode='apply')}`."
         )
     if storage.location != header.location:
@@ -117,4 +117,4 @@ def _reasons_to_wait(context: RunContext, header: PlanSummary) -> Iterator[str]:
     if context.run_date != clock.today():
         yield "a run of a past date does not close plans"
     if context.storage(header.storage).mode != "apply":
-        yield f"the storage is in mode plan: end it with `{command('apply', header.plan_id[:12], end=True, mode='apply')}`"
+        yield f"the storage is in plan mode: end it with `{command('apply', header.plan_id[:12], end=True, mode='apply')}`"

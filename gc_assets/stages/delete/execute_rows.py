@@ -28,11 +28,11 @@ from gc_assets.stores.execution import execute, to_deletion_log, to_planned_acti
 from gc_assets.stores.protocol import Lease, Outcome, PlannedAction, Quarantine, QuarantineMode, Result, Store, UploadAborter
 from gc_assets.stores.write_ahead import WriteAheadLog
 
-# The column `needed` explains why the key must stay or come back, and is null otherwise. `in_use` is
+# The `needed` column explains why the key must stay or come back, and is null otherwise. `in_use` is
 # true if a lake needs the key, and false if the row only has to wait. `retry` is true if the row can
 # be executed once the plan's history edits succeed. For a purge, `in_quarantine` is true if the
 # planned copy is in quarantine. For a quarantine, it is true if another plan has recorded the object
-# there. The column `refused` explains why the row must not be executed although no lake needs the
+# there. The `refused` column explains why the row must not be executed although no lake needs the
 # key, and is null otherwise.
 EXECUTION_ROWS: Final = pa.schema(
     [
@@ -148,7 +148,7 @@ class _EndRecords:
     is removed, because a user may have placed it since.
 
     Attributes:
-        deferred: The quarantine in mode `deferred`, which compares objects and moves nothing.
+        deferred: The quarantine in `deferred` mode, which compares objects and moves nothing.
     """
 
     deferred: Quarantine
@@ -163,7 +163,7 @@ class _EndRecords:
 
 @dataclass(frozen=True)
 class RowExecutor:
-    """Task that executes the rows of a partition (columns `EXECUTION_ROWS`).
+    """Task that executes the rows of a partition (`EXECUTION_ROWS` columns).
 
     Files that the verification mark finds in use are never quarantined or purged. Files that have
     left the quarantine are not purged. Such rows have the outcome `changed`, or `failed` if `retry`
@@ -173,7 +173,7 @@ class RowExecutor:
     visible.
 
     The caller puts the batches in order, and rows within a batch are executed in rank order. Runs
-    in executors or in this process.
+    on executors or in this process.
 
     Raises:
         StateError: If the write-ahead log is not visible to this process.
@@ -225,7 +225,7 @@ class RowExecutor:
 
 
 def execute_in_process(act: RowExecutor, rows: pa.Table, run: TableRun, files: Files, totals_by: Sequence[str]) -> WrittenParts:
-    """Execute a small number of rows (columns `EXECUTION_ROWS`) in this process, as one batch.
+    """Execute a small number of rows (`EXECUTION_ROWS` columns) in this process, as one batch.
 
     Returns:
         The outcomes, written as parts of `run`.

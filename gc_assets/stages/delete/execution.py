@@ -72,7 +72,7 @@ class ApplyResult:
 
     Attributes:
         published: The published `deletion_log`, or None if the plan had no files to change.
-        by_outcome: Files and bytes by phase and outcome. In the phase `expire`, history edits are
+        by_outcome: Files and bytes by phase and outcome. In the `expire` phase, history edits are
             counted instead of files.
         nothing_to_do: Why applying the plan had no effect, or None if it was executed.
         done_edits: Number of history edits with the outcome `done`, by lake.
@@ -143,10 +143,10 @@ class PlanExecution:
         self.run = start_run(self.context, header.storage, DELETION_LOG, header.run_date)
 
     def execute_phase(self, phase: str, rows: DataFrame) -> None:
-        """Execute one phase of the plan. Small phases run in this process, others in executors.
+        """Execute one phase of the plan. Small phases run in this process, others on executors.
 
         Args:
-            rows: The rows of the phase with the columns `EXECUTION_ROWS`, see `revalidate`.
+            rows: The rows of the phase with the `EXECUTION_ROWS` columns, see `revalidate`.
         """
         header = self.plan.header
         clock = quarantine_clock(self.context, header.storage)
@@ -198,7 +198,7 @@ class PlanExecution:
         modes deferred and versioned, an object is not quarantined if another plan has done so.
 
         Returns:
-            The rows with the columns `EXECUTION_ROWS`, ready for `execute_phase`.
+            The rows with the `EXECUTION_ROWS` columns, ready for `execute_phase`.
         """
         header = self.plan.header
         days = self.context.storage(header.storage).quarantine_days
@@ -237,7 +237,7 @@ class PlanExecution:
         return copies.select("key", "source_plan_id", "quarantined_at", *held)
 
     def _add_recorded(self, rows: DataFrame, ledger: DataFrame) -> DataFrame:
-        """Add a column `_recorded`, which explains that another plan has quarantined the object."""
+        """Add a `_recorded` column, which explains that another plan has quarantined the object."""
         others = ledger.filter(F.col("held_quarantine").isin(*IN_PLACE) & (F.col("source_plan_id") != self.plan.header.plan_id))
         reason = F.concat(F.lit("in quarantine already by plan "), F.substring(F.min("source_plan_id"), 1, 12))
         held, planned = (

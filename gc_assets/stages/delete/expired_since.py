@@ -1,6 +1,6 @@
 """Count live files of the last accepted run that the retention policy has expired since then.
 
-The gate `live_drop` does not count these files as lost. Because a wrong count could hide a real
+The `live_drop` gate does not count these files as lost. Because a wrong count could hide a real
 loss, a file is counted as expired only if both runs agree:
 
 - in the accepted run, the file was live and a commit that needs it was recorded,

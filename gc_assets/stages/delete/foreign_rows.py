@@ -62,7 +62,7 @@ def is_checked(header: PlanHeader) -> bool:
 class ForeignRows:
     """Finds plan rows that must not be executed because their files are protected or foreign.
 
-    Instances are picklable, because they run in executors.
+    Instances are picklable, because they run on executors.
 
     Attributes:
         protected: Regular expression for keys that are never removed, or None.
@@ -96,7 +96,7 @@ class ForeignRows:
             context: The run context of the verification mark.
             tables: `lake_refs` and `live_files` of all lakes.
             live: `live_files` of all lakes.
-            uploads: The plan's unfinished uploads (columns `UPLOADS`).
+            uploads: The plan's unfinished uploads (`UPLOADS` columns).
         """
         storage = header.storage
         dropped = load_dropped_tables(context, storage, tables)
@@ -124,7 +124,7 @@ class ForeignRows:
         live: Sequence[PublishedTable],
         uploads: pa.Table,
     ) -> Self:
-        """Prepare to check unfinished uploads (columns `UPLOADS`). For the arguments see `of`."""
+        """Prepare to check unfinished uploads (`UPLOADS` columns). For the arguments see `of`."""
         rules = foreign_rules(context, storage_name, claims_of(context, storage_name, tables), tables)
         finder = prepare_finder(spark, context, storage_name, rules, live, frame_from_arrow(spark, uploads.select(["key", "lake"])))
         return cls(protected_keys(context, storage_name), finder)

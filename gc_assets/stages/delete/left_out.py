@@ -47,7 +47,7 @@ class ExpirySource:
     Attributes:
         edits: Paths of Parquet files with the columns of `expiry_plan`.
         rows: Number of edits in them.
-        claims: Paths of Parquet files with the columns `CLAIMS`.
+        claims: Paths of Parquet files with the `CLAIMS` columns.
     """
 
     lake: str
@@ -240,7 +240,7 @@ def _describe_missing(missing: Sequence[Unreadable], doubtful: Sequence[Unreadab
         )
     if foreign.prefixes:
         yield (
-            f"{'Or they' if missing or doubtful else 'they'} may belong to tables of no configured lake. The gate `foreign_metadata` "
+            f"{'Or they' if missing or doubtful else 'they'} may belong to tables of no configured lake. The `foreign_metadata` gate "
             "or a note of the run lists their metadata. Add the catalog of these tables to lakes.yaml, or accept dead tables with "
             "`gc-assets accept`"
         )

@@ -1,4 +1,4 @@
-"""Evaluate the gate `live_set`, both for new plans and during an apply."""
+"""Evaluate the `live_set` gate, both for new plans and during an apply."""
 
 from __future__ import annotations
 

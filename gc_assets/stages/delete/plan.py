@@ -167,7 +167,7 @@ def _find_other_addresses(spark: SparkSession, inputs: PlanInputs, run: TableRun
 def _explain_drop(spark: SparkSession, inputs: PlanInputs) -> tuple[ExpiredSince, tuple[str, ...]]:
     """Find reasons for a drop in the number of live files.
 
-    The drop is examined only if the gate `live_drop` would otherwise fail.
+    The drop is examined only if the `live_drop` gate would otherwise fail.
 
     Returns:
         The files that the policy has expired since the last accepted run, and descriptions of the

@@ -93,7 +93,7 @@ def plan_rows(
         foreign_prefixes: Prefixes of foreign tables. The plan leaves out the files under them.
 
     Returns:
-        The rows with the columns `PLANNED`, and a frame of the quarantined files whose purge has to
+        The rows with the `PLANNED` columns, and a frame of the quarantined files whose purge has to
         wait. A purge waits if an unreadable table blocks it or the run has not listed the storage.
         The frame is None if neither is the case.
     """
@@ -199,7 +199,7 @@ def _map_orphans(spark: SparkSession, inputs: PlanInputs, task: Task) -> pa.Tabl
 
 @dataclass(frozen=True)
 class _PlanOrphans:
-    """Task that turns orphans into the plan's quarantine rows, with the columns `PLANNED`.
+    """Task that turns orphans into the plan's quarantine rows, with the `PLANNED` columns.
 
     If an orphan is held by a history that this plan does not edit, its row goes to the side table
     `_held`. Keys that are too long for the trash go to `_too_long`.
@@ -287,7 +287,7 @@ def _compare_copies(spark: SparkSession, inputs: PlanInputs, copies: DataFrame, 
     """Choose one quarantined copy for each key, and compare it with the live files and the listing.
 
     Returns:
-        The copies with the columns `OWNED` and three others. `listed_etag` is the etag of the
+        The copies with the `OWNED` columns and three others. `listed_etag` is the etag of the
         object that now has this key. `listed_spellings` is the number of its `spellings` that exist
         as objects. `is_visible` is true if it is a hidden version that has become visible since.
     """
@@ -404,7 +404,7 @@ class _FindPresent:
 
 @dataclass(frozen=True)
 class _AddOwner:
-    """Task that adds a column `lake` with the lake that claims each key, or null if none does."""
+    """Task that adds a `lake` column with the lake that claims each key, or null if none does."""
 
     claims: Claims
 

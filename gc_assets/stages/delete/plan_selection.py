@@ -43,7 +43,7 @@ def select_plan(context: RunContext, storage_name: str, plan_id: str = "") -> Pl
             )
         return PlanSelection(plan, PHASES)
     if context.storage(storage_name).mode != "apply":
-        return PlanSelection(None, reason="no approved plan id was given and the storage is in mode plan: nothing was changed")
+        return PlanSelection(None, reason="no approved plan id was given and the storage is in plan mode: nothing was changed")
     if context.clock.is_rehearsal and context.storage(storage_name).rehearsals != "allowed":
         return PlanSelection(None, reason="this is a rehearsal, and the storage does not allow rehearsals: nothing was changed")
     if context.run_date != context.clock.today():

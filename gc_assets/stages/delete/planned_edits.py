@@ -22,7 +22,7 @@ from gc_assets.state.side_tables import EXPIRY_ACTIONS, EXPIRY_SIDE
 
 
 def planned_actions(state: State, plan: PublishedTable) -> pa.Table:
-    """Read the plan's history edits (columns `EXPIRY_ACTIONS`)."""
+    """Read the plan's history edits (`EXPIRY_ACTIONS` columns)."""
     return read_parts(state.files, plan.paths(EXPIRY_SIDE), EXPIRY_ACTIONS)
 
 

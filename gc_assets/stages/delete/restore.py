@@ -179,7 +179,7 @@ class MovedFiles:
     The plan's `deletion_log` may not have been published yet, so these files can be missing from
     the ledger. The task takes numbers of log shares, which are groups of keys, and yields rows of
     `deletion_log`. If a move has no outcome, it is treated as done now under the lease `token`.
-    Runs in executors or in this process.
+    Runs on executors or in this process.
     """
 
     log: WriteAheadLog
@@ -211,8 +211,8 @@ class MovedFiles:
 class _SelectCopies:
     """Task that selects the copies to restore from log entries.
 
-    Takes columns `LOG_ENTRIES` and yields columns `EXECUTION_ROWS`. All entries of a key must be in
-    the same partition. Runs in executors or in this process.
+    Takes `LOG_ENTRIES` columns and yields `EXECUTION_ROWS` columns. All entries of a key must be in
+    the same partition. Runs on executors or in this process.
     """
 
     copies: CopySelection

@@ -33,7 +33,7 @@ REFUSED: Final = "refused"
 
 @dataclass(frozen=True)
 class Revalidation:
-    """Task that adds the column `refused` to plan rows. Picklable, because it runs in executors.
+    """Task that adds the `refused` column to plan rows. Picklable, because it runs on executors.
 
     Restores are never refused, because they do not remove anything.
     """

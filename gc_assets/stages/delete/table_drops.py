@@ -1,6 +1,6 @@
 """Find the tables that lost the most live files since the last accepted run.
 
-The gate `live_drop` lists them in its message.
+The `live_drop` gate lists them in its message.
 """
 
 from __future__ import annotations

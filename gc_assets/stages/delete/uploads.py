@@ -60,7 +60,7 @@ def find_old_uploads(
         check_foreign: Prepares the check for uploads that may be foreign.
 
     Returns:
-        The uploads with the columns `UPLOADS`, and how many more are left for a later plan.
+        The uploads with the `UPLOADS` columns, and how many more are left for a later plan.
     """
     nothing, context, storage_name = (UPLOADS.empty_table(), 0), inputs.context, inputs.storage
     if inputs.listing.is_earlier or inputs.blocks_purges or not context.storage(storage_name).abort_uploads:
@@ -92,7 +92,7 @@ def upload_totals(rows: pa.Table, later: int) -> Uploads:
 
 
 def planned_uploads(state: State, plan: PublishedTable) -> pa.Table:
-    """Read the plan's uploads (columns `UPLOADS`), oldest first."""
+    """Read the plan's uploads (`UPLOADS` columns), oldest first."""
     return read_parts(state.files, plan.paths(UPLOADS_SIDE), UPLOADS).sort_by([("initiated", "ascending"), ("key", "ascending")])
 
 

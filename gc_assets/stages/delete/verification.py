@@ -108,7 +108,7 @@ class PlanRows:
         return read_table(self.spark, self.state, DELETION_PLAN, self.plan.published)
 
     def revalidate(self, phase: str, revalidation: Revalidation) -> DataFrame:
-        """Select the rows of a phase and add the column `refused`."""
+        """Select the rows of a phase and add the `refused` column."""
         schema = DELETION_PLAN.schema.append(pa.field(REFUSED, pa.string()))
         if self.in_memory is None:
             return map_arrow(self.frame.filter(F.col("action") == phase), revalidation, schema)

@@ -38,11 +38,11 @@ def closure(roots: pa.Table, edges: EdgeIndex) -> pa.Table:
     computed for each table's roots, the closure of all results without edges is the same.
 
     Args:
-        roots: Content roots (columns `ROOTS`), of which only containers are followed.
+        roots: Content roots (`ROOTS` columns), of which only containers are followed.
         edges: Edges between containers.
 
     Returns:
-        One row per container, with the columns `ROOTS`.
+        One row per container, with the `ROOTS` columns.
     """
     rows, number_of, count = _sort_by_strength(roots, edges)
     found = _WalkState.of_roots(roots.select(["size_bytes", "must_exist"]).take(pa.array(rows)), number_of, count)

@@ -268,7 +268,7 @@ def find_unchanged_tables(sources: pa.Table, previous: pa.Table) -> pa.Array:
     """Return the uuids of tables whose sources have the same digests and names as before.
 
     Args:
-        sources: The current sources (columns `SOURCES`).
+        sources: The current sources (`SOURCES` columns).
         previous: The sources of an earlier run.
     """
     known = _sources_by_table(previous)

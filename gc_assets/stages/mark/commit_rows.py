@@ -37,7 +37,7 @@ class ReadCommits:
 
     Attributes:
         resolver: Resolves the addresses of content roots.
-        sources: Parts that list all sources (columns `SOURCES`).
+        sources: Parts that list all sources (`SOURCES` columns).
         wanted: Numbers of the sources to read.
         known: Parts of an earlier graph. The walk stops when it reaches one of its commits.
         outdated: Parts of an earlier graph whose commits are read again from the lake.

@@ -70,7 +70,7 @@ class ContainerScan(ABC):
 
     Attributes:
         SCHEMA: Columns of the yielded rows.
-        states: Parts of the states (columns `STATES`), relative to the state.
+        states: Parts of the states (`STATES` columns), relative to the state.
         groups: Parts of the cache, in groups.
         storages: Names of the storages. The yielded rows contain positions in this list.
     """

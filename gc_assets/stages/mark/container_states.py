@@ -39,8 +39,8 @@ class NumberedStates:
     The numbers only depend on the content, so equal states produce equal rows.
 
     Attributes:
-        witnesses: Witnesses (columns `WITNESSES`).
-        direct: Containers and directly referenced files (columns `DIRECT_FILES`).
+        witnesses: Witnesses (`WITNESSES` columns).
+        direct: Containers and directly referenced files (`DIRECT_FILES` columns).
         expected: Total number of file entries in all containers.
         live: Number of witnesses of live files, which have the smallest numbers.
         entries: Number of file entries by witness, or 0 if the witness is not a container.
@@ -57,14 +57,14 @@ def build_states(containers: pa.Table, lengths: pa.ChunkedArray, files: pa.Array
     """Build the states that result from a walk.
 
     Args:
-        containers: All containers found by the walk (columns `ROOTS`).
+        containers: All containers found by the walk (`ROOTS` columns).
         lengths: Column with the decoded length of each container in bytes, null if it was not
             decoded.
         files: Column with the number of file entries of each container.
-        leaves: Content roots that are not containers (columns `ROOTS`).
+        leaves: Content roots that are not containers (`ROOTS` columns).
 
     Returns:
-        Rows with the columns `STATES`.
+        Rows with the `STATES` columns.
     """
     direct = pa.concat_tables([containers, leaves])
     columns = {

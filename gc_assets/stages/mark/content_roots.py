@@ -41,7 +41,7 @@ class RootTables:
         graph: Parts of `commit_graph`.
         reachable: Parts of `reachable_snapshots`.
         expiry: Parts of `expiry_plan`.
-        pinned: Parts of the pinned files (columns `PINNED`).
+        pinned: Parts of the pinned files (`PINNED` columns).
         edited: True if plans edit the lake's history.
         contents: Parts of `live_contents`, or None for lakes without it.
         tolerant: If True, only the contents at heads must exist.
@@ -113,7 +113,7 @@ def read_content_roots(tables: RootTables) -> pa.Table:
     Pinned files have the rank `REACHED` and no commit.
 
     Returns:
-        Rows with the columns `ROOTS`.
+        Rows with the `ROOTS` columns.
 
     Raises:
         StateError: If a commit in the graph has no state. Without a rank, its files would look like
@@ -221,7 +221,7 @@ def rank_by_contents(roots: pa.Table, contents: pa.Table, *, tolerant: bool) -> 
     commit) and may be absent.
 
     Args:
-        roots: Roots of all commits (columns `ROOTS`).
+        roots: Roots of all commits (`ROOTS` columns).
         contents: Rows with the columns of `live_contents`.
         tolerant: If True, only the contents at heads must exist, otherwise the contents of all
             refs.
@@ -252,7 +252,7 @@ def list_kept_containers(tables: RootTables, containers: pa.Table) -> pa.Table:
     """Return containers that only expired commits need, as live files, if metadata is claimed.
 
     The containers do not have to exist: if one is missing, no tool can read the expired commit any
-    more. `containers` and the result have the columns `ROOTS`.
+    more. `containers` and the result have the `ROOTS` columns.
     """
     kept = containers.filter(pc.greater(containers.column("rank"), SPARED)) if tables.metadata_claims else containers.slice(0, 0)
     no = pa.array(np.zeros(kept.num_rows, bool))

@@ -109,7 +109,7 @@ class _States:
     """Data that identifies containers that are not dead.
 
     Attributes:
-        paths: Parts with the containers of the newest run and of an earlier run (columns `STATES`).
+        paths: Parts with the containers of the newest run and of an earlier run (`STATES` columns).
         since: Id of the earlier run. Containers decoded after it are not dead either. Run ids sort
             by time.
     """
@@ -200,10 +200,10 @@ class FindDead:
     the children of a decoded container must be decoded as well.
 
     Attributes:
-        segments: Parts with the decoded containers of each segment (columns `CONTAINERS`).
+        segments: Parts with the decoded containers of each segment (`CONTAINERS` columns).
         edges: Parts with the edges of all segments.
-        states: Parts with containers that are not dead (columns `STATES`).
-        recent: Parts with recently decoded containers (columns `CONTAINERS`).
+        states: Parts with containers that are not dead (`STATES` columns).
+        recent: Parts with recently decoded containers (`CONTAINERS` columns).
     """
 
     files: Files
@@ -264,7 +264,7 @@ class CopyLive:
 
     Attributes:
         directory: Directory of the copies, relative to the state.
-        dead: Parts with the dead containers (columns `DEAD_CONTAINERS`).
+        dead: Parts with the dead containers (`DEAD_CONTAINERS` columns).
     """
 
     files: Files

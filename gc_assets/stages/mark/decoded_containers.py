@@ -39,8 +39,8 @@ class DecodedContainers:
         """Match decoded objects with containers.
 
         Args:
-            index: Decoded objects (columns `DECODED_COLUMNS`).
-            containers: The containers (columns `ROOTS`), which are distinct.
+            index: Decoded objects (`DECODED_COLUMNS` columns).
+            containers: The containers (`ROOTS` columns), which are distinct.
         """
         row_of = pc.index_in(index.column("container"), containers.column("address"))
         objects = exclude_rows(index.select(["container_size_bytes", "etag", "digest", "files"]), pc.is_null(row_of))

@@ -94,10 +94,10 @@ def content_digest(raw: bytes) -> str:
 class Decode:
     """Decode numbered containers and write their entries.
 
-    `run_tasks` runs this in the current process or in executors.
+    `run_tasks` runs this in the current process or on executors.
 
     Attributes:
-        tasks: Parts with the containers, one part per number (columns `TASKS`).
+        tasks: Parts with the containers, one part per number (`TASKS` columns).
         failed: Parts with the containers that earlier runs could not read (columns
             `UNREADABLE_CONTAINERS`). If a decoder exceeded its limits, it is not run again on the
             same bytes.

@@ -55,7 +55,7 @@ class EdgeIndex:
     to have the same kind, storage and key.
 
     Attributes:
-        containers: All containers in edges by number (columns `CHILDREN`). If a container is not a
+        containers: All containers in edges by number (`CHILDREN` columns). If a container is not a
             child, only its address is known.
     """
 
@@ -63,7 +63,7 @@ class EdgeIndex:
         """Index edges.
 
         Args:
-            parts: Edges (columns `EDGES`, without the columns that only decoders need).
+            parts: Edges (`EDGES` columns, without the columns that only decoders need).
             count: Number of edges.
         """
         self._child_of, self._size, self._must_exist = np.empty(count, np.int32), np.empty(count, np.int32), np.empty(count, np.bool_)

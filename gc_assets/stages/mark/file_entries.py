@@ -56,7 +56,7 @@ def build_hashes(entries: pa.RecordBatch) -> pa.RecordBatch:
         entries: Columns of `manifest_entries`.
 
     Returns:
-        Rows with the columns `HASHES`.
+        Rows with the `HASHES` columns.
     """
     files = entries.select(_HASHED).filter(is_file_entry(entries))
     keys = files.column("key")

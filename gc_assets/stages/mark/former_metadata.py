@@ -84,7 +84,7 @@ def read_live_roots(files: Files, paths: Sequence[str]) -> pa.Table:
     """Read the former content roots that are live. Their objects may be absent.
 
     Returns:
-        Rows with the columns `ROOTS`.
+        Rows with the `ROOTS` columns.
     """
     roots = read_parts(files, list(paths), FORMER_ROOTS)
     return as_optional_live(roots.filter(roots.column("is_live")).select(ROOTS.names).cast(ROOTS))
@@ -96,7 +96,7 @@ def read_last_live_roots(context: RunContext, lake_name: str, frozen_at: datetim
     This run may find more of them, but the last run has already decoded their containers.
 
     Returns:
-        Rows with the columns `ROOTS` and newly resolved keys.
+        Rows with the `ROOTS` columns and newly resolved keys.
     """
     last = find_last_run(context, lake_name, frozen_at)
     paths = [] if last is None else last[0].paths(FORMER_ROOTS_SIDE)
@@ -244,7 +244,7 @@ def _collect_roots(
         waiting: Pointers of missing or unreadable tables, whose roots do not become live here.
 
     Returns:
-        The roots (columns `FORMER_ROOTS`), and notes on why some of them are unknown.
+        The roots (`FORMER_ROOTS` columns), and notes on why some of them are unknown.
     """
     known = read_parts(context.state.files, last[0].paths(FORMER_ROOTS_SIDE), FORMER_ROOTS)
     recorded = set(known.column("metadata").unique().to_pylist())
@@ -269,7 +269,7 @@ def _collect_roots(
 def _select_roots(roots: pa.Table, pointers: Sequence[Pointer]) -> pa.Table:
     """Return the roots of the tables' commits, and the current-state files next to their metadata.
 
-    The rows have the columns `FORMER_ROOTS` and are not live yet.
+    The rows have the `FORMER_ROOTS` columns and are not live yet.
     """
     metadata = [item.address for item in pointers]
     of_tables = pa.table({"table_uuid": [item.table_uuid for item in pointers], "metadata": metadata})

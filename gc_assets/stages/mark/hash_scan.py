@@ -132,7 +132,7 @@ WITNESS_NUMBERS: Final = pa.schema([("witness", pa.int64())])
 class WitnessesOf:
     """Find the distinct containers or commits that reference keys with these sorted hashes.
 
-    The input has the columns `MATCHED`.
+    The input has the `MATCHED` columns.
     """
 
     hashes: NDArray[np.int64]
@@ -152,7 +152,7 @@ RESPELLED: Final = pa.schema([("key_hash", pa.int64())])
 class FindRespelled:
     """Find entries whose keys differ from the given ones only in spelling, and yield their hashes.
 
-    The input has the columns `MATCHED`.
+    The input has the `MATCHED` columns.
 
     Attributes:
         position: Position of the keys' storage.
@@ -181,7 +181,7 @@ OLDEST_FILES: Final = pa.schema([("witness", pa.int64()), ("modified_us", pa.int
 class OldestByWitness:
     """Find the modification time of the oldest file that each witness references.
 
-    Only the files with the given hashes are considered. The input has the columns `MATCHED`.
+    Only the files with the given hashes are considered. The input has the `MATCHED` columns.
 
     Attributes:
         position: Position of the files' storage.
@@ -213,7 +213,7 @@ ENTRY_COUNTS: Final = pa.schema([("witness", pa.int64()), ("entries", pa.int64()
 class CountEntries:
     """Count the entries of each container, by witness number.
 
-    The input has the columns `MATCHED`.
+    The input has the `MATCHED` columns.
     """
 
     witnesses: int

@@ -36,11 +36,11 @@ def group_hashes(batches: Iterator[pa.RecordBatch], expected: int) -> Iterator[p
     new rows outnumber the merged ones.
 
     Args:
-        batches: Rows with the columns `MATCHED`.
+        batches: Rows with the `MATCHED` columns.
         expected: Approximate number of rows.
 
     Yields:
-        Disjoint groups of files, with the columns `GROUPED`.
+        Disjoint groups of files, with the `GROUPED` columns.
     """
     parts = -(-max(1, expected) // GROUPED_ROWS)
     buckets = [_Bucket() for _ in range(parts)]

@@ -45,7 +45,7 @@ class LastKnown:
     Attributes:
         unreadable_roots: Parts with content roots of unreadable tables (columns
             `UNREADABLE_ROOTS`).
-        claims: Parts with the lake's claims (columns `CLAIMS`).
+        claims: Parts with the lake's claims (`CLAIMS` columns).
         uuids: Uuids of all tables that any run found, by table name. For a server's contents, these
             are the ids that the earlier run read.
         never_read: Uuids of tables that no run has read completely. They may include `WHOLE_LAKE`.
@@ -105,7 +105,7 @@ class LastKnown:
         server's contents, the roots of contents that were unreadable before are included too.
 
         Returns:
-            Rows with the columns `UNREADABLE_ROOTS`.
+            Rows with the `UNREADABLE_ROOTS` columns.
         """
         known = resolve_or_keep(read_content_roots(self.roots), self.resolver)
         known = known.filter(pc.less_equal(known.column("rank"), HELD))
@@ -139,7 +139,7 @@ class LastKnown:
 def build_shields(claims: pa.Table, keys: Collection[str]) -> pa.Table:
     """Turn the claims of these tables into shields: prefixes under which no file is ever collected.
 
-    `WHOLE_LAKE` selects all claims. Claims and shields have the columns `CLAIMS`.
+    `WHOLE_LAKE` selects all claims. Claims and shields have the `CLAIMS` columns.
     """
     if WHOLE_LAKE not in keys:
         claims = claims.filter(pc.is_in(claims.column("table_uuid"), pa.array(sorted(keys), pa.string())))
@@ -149,7 +149,7 @@ def build_shields(claims: pa.Table, keys: Collection[str]) -> pa.Table:
 def shield_directories(containers: pa.Table, named: pa.Table) -> pa.Table:
     """Protect the locations around containers, and the locations that these containers contain.
 
-    The result has the columns `CLAIMS`, and `named` has the columns `UNREAD_LOCATIONS`.
+    The result has the `CLAIMS` columns, and `named` has the `UNREAD_LOCATIONS` columns.
     """
     rows = [row for row in containers.select(["address", "storage", "key"]).to_pylist() if row["storage"] is not None]
     others = named.filter(pc.is_in(named.column("container"), containers.column("address").combine_chunks())).to_pylist()

@@ -27,7 +27,7 @@ def find_purged(roots: RootTables, logs: Mapping[str, Sequence[str]], found: pa.
 
     Args:
         logs: Parts of the `deletion_log` of each storage.
-        found: Containers of the walk (columns `ROOTS`).
+        found: Containers of the walk (`ROOTS` columns).
         failed: Containers that could not be decoded (columns address, absent).
     """
     absent = found.filter(pc.is_in(found.column("address"), failed.column("address").filter(failed.column("absent"))))
@@ -60,7 +60,7 @@ def find_unlisted_snapshots(roots: RootTables, edges: Sequence[str], skipped: pa
     The live set lacks the snapshot's files, so the contents of such a file are unreadable.
 
     Args:
-        edges: Parts with the edges between containers (columns `EDGES`).
+        edges: Parts with the edges between containers (`EDGES` columns).
         skipped: Addresses of metadata files that are not checked, because they were not decoded.
     """
     if roots.contents is None:
@@ -89,12 +89,12 @@ def build_claims(locations: pa.Table, unlisted: pa.Table) -> pa.Table:
     """Build the distinct claims found in containers.
 
     Args:
-        locations: Table locations and uuids (columns `LOCATIONS`). A table claims its location.
+        locations: Table locations and uuids (`LOCATIONS` columns). A table claims its location.
         unlisted: Locations of contents whose files gc-assets cannot list. They become shields, so
             that no file under them is collected.
 
     Returns:
-        Rows with the columns `CLAIMS`.
+        Rows with the `CLAIMS` columns.
     """
     prefixes = locations.filter(pc.equal(locations.column("kind"), Kind.TABLE_LOCATION))
     uuids = locations.filter(pc.equal(locations.column("kind"), Kind.TABLE_UUID))
@@ -131,7 +131,7 @@ def describe_missing_expired(lake_name: str, found: pa.Table, failed: pa.Table) 
     """Yield a note about absent metadata that only snapshots to be expired need.
 
     Args:
-        found: Containers of the walk (columns `ROOTS`).
+        found: Containers of the walk (`ROOTS` columns).
         failed: Containers that could not be decoded (columns address, absent).
     """
     absent = pc.is_in(found.column("address"), failed.column("address").filter(failed.column("absent")))
@@ -149,7 +149,7 @@ def describe_unread_expired(lake_name: str, found: pa.Table, failed: pa.Table) -
     """Yield a note about unreadable metadata that only expired history references.
 
     Args:
-        found: Containers of the walk (columns `ROOTS`).
+        found: Containers of the walk (`ROOTS` columns).
         failed: Containers that could not be decoded (columns address, error, absent).
     """
     errors = {row["address"]: row["error"] for row in failed.filter(pc.invert(failed.column("absent"))).to_pylist()}

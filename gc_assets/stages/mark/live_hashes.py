@@ -63,7 +63,7 @@ class LiveTotals:
     """File and byte counts of a live set.
 
     Attributes:
-        rows: Counts with the columns `TOTALS`.
+        rows: Counts with the `TOTALS` columns.
         expected: Expected number of entries and files that commits reference directly.
         found: Number of these entries and files that were found.
     """
@@ -74,7 +74,7 @@ class LiveTotals:
 
     @classmethod
     def of(cls, rows: pa.Table, expected: int, found: int) -> LiveTotals:
-        """Sum rows with the columns `TOTALS`."""
+        """Sum rows with the `TOTALS` columns."""
         return cls(aggregate_rows(rows, TOTALS.names[:5], {"files": "sum", "bytes": "sum"}).select(TOTALS.names), expected, found)
 
     def by(self, column: str, *, kind: str | None = None) -> dict[str, Amount]:
@@ -121,7 +121,7 @@ class LiveHashes:
         storages: Sequence[str],
         released: ReleasedFiles | None = None,
     ) -> LiveHashes:
-        """Open the live set with these states (parts with the columns `STATES`)."""
+        """Open the live set with these states (parts with the `STATES` columns)."""
         paths = cache.paths(HASHES_SIDE)
         rows = sum(part.rows for run in cache.runs for part in run.entry.parts if part.name.startswith(f"{HASHES_SIDE}/"))
         with read_errors(files.root):
@@ -135,7 +135,7 @@ class LiveHashes:
     def match(self) -> Iterator[pa.RecordBatch]:
         """Yield all entries and directly referenced files in this process.
 
-        The batches have the columns `MATCHED`.
+        The batches have the `MATCHED` columns.
         """
         return read_matched(self.scan, self.rows)
 
@@ -185,7 +185,7 @@ class LiveHashes:
             route: `EXPIRED_SIDE` or `DANGLING_SIDE`, or an empty string for live files.
 
         Yields:
-            Tables with the columns `GROUPED`.
+            Tables with the `GROUPED` columns.
         """
         position = self.scan.storages.index(storage)
         released = self._released_hashes.get(position, np.empty(0, np.int64)) if not route else np.empty(0, np.int64)
@@ -253,20 +253,20 @@ class LiveHashes:
     def run(self, task: Task, schema: pa.Schema) -> pa.Table:
         """Run a task over all entries, and return its output rows.
 
-        The task receives the columns `MATCHED`. In executors, it runs once per group of hash parts.
+        The task receives the `MATCHED` columns. On executors, it runs once per group of hash parts.
         """
         if self.runs_in_process:
             return pa.Table.from_batches(task(self.match()), schema)
         return collect_arrow(self.map_frame(task, spark_schema(schema)), schema)
 
     def map_frame(self, task: Task, schema: StructType | str) -> DataFrame:
-        """Run a task over all entries in executors, and return its output as a frame."""
+        """Run a task over all entries on executors, and return its output as a frame."""
         return map_tasks(self._session, _MapMatched(self.scan, task), self.scan.tasks, schema)
 
     @property
     def _session(self) -> SparkSession:
         if self.spark is None:
-            raise TypeError("Cannot run in executors: these hashes are only read in this process")
+            raise TypeError("Cannot run on executors: these hashes are only read in this process")
         return self.spark
 
     @property

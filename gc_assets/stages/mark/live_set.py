@@ -121,7 +121,7 @@ class LiveSet:
     def match(self) -> Iterator[pa.RecordBatch]:
         """Yield all entries and directly referenced files in this process. Requires a view.
 
-        The batches have the columns `KEYED`. Only one part is in memory at a time.
+        The batches have the `KEYED` columns. Only one part is in memory at a time.
         """
         return self._scan((tuple(self._cache.paths()),)).run()
 
@@ -193,7 +193,7 @@ class LiveSet:
             keys: At most `MAX_KEYS` keys, or addresses of external files.
 
         Returns:
-            Rows with the columns `ROUTED_ROWS`.
+            Rows with the `ROUTED_ROWS` columns.
         """
         if not self.is_view:
             return self._old_rows_of(keys)
@@ -232,7 +232,7 @@ class LiveSet:
 
         Args:
             witnesses: Columns `WITNESSES`.
-            task: Called with batches of the columns `KEYED`, which may include files of other
+            task: Called with batches of the `KEYED` columns, which may include files of other
                 witnesses.
             schema: The columns of the result.
         """
@@ -250,7 +250,7 @@ class LiveSet:
         Requires a view. Since entries are ignored, a file may have a stronger witness.
 
         Returns:
-            Rows with the columns `ROUTED_ROWS`.
+            Rows with the `ROUTED_ROWS` columns.
         """
         return self._in_process(self._scan(()))
 
@@ -425,8 +425,8 @@ def _find_missing(files: Files, state_paths: tuple[str, ...], index_paths: tuple
     Several stages of a run use the same parts, which are never rewritten under the same name.
 
     Args:
-        state_paths: Parts with the columns `STATES`.
-        index_paths: Parts with the columns `CONTAINERS`. A container may have been decoded again
+        state_paths: Parts with the `STATES` columns.
+        index_paths: Parts with the `CONTAINERS` columns. A container may have been decoded again
             since the walk.
     """
     states = read_parts(files, list(state_paths), STATES, ["address", "files"])

@@ -87,13 +87,13 @@ class _Containers:
     """The containers that a walk found, and their decoded objects.
 
     Attributes:
-        rows: All containers (columns `ROOTS`).
+        rows: All containers (`ROOTS` columns).
         decoded: Their decoded objects.
         lengths: Arrow column with decoded lengths in bytes. The column is null for undecoded
             containers. These are missing optional ones, and unreadable ones that only expired
             commits need.
         lost: Undecoded containers needed by live contents.
-        unknown: Missing live containers that were never decoded (columns `METADATA`).
+        unknown: Missing live containers that were never decoded (`METADATA` columns).
         required: Undecoded containers that must be kept.
     """
 
@@ -110,12 +110,12 @@ class _Roots:
     """The files at which a walk begins (content roots).
 
     Attributes:
-        roots: All roots (columns `ROOTS`), including those that unreadable tables need now or
+        roots: All roots (`ROOTS` columns), including those that unreadable tables need now or
             needed before.
-        of_unreadable: Roots of unreadable tables (columns `UNREADABLE_ROOTS`).
+        of_unreadable: Roots of unreadable tables (`UNREADABLE_ROOTS` columns).
         purged: Addresses of containers that do not have to exist (`find_purged`).
         unreadable: Why tables are unreadable, by table uuid, content id or `WHOLE_LAKE`.
-        shields: Protected locations around containers that could not be decoded (columns `CLAIMS`).
+        shields: Protected locations around containers that could not be decoded (`CLAIMS` columns).
         containers: All containers that the roots need, or None if unreadable tables make a new
             search necessary.
     """
@@ -202,7 +202,7 @@ class LiveWalk:
         return rooted, containers, unlisted
 
     def _follow(self, roots: pa.Table, purged: pa.Array) -> pa.Table:
-        """Find all containers that roots reach (columns `ROOTS`).
+        """Find all containers that roots reach (`ROOTS` columns).
 
         The edges take most memory, so they are read again if tables turn out to be unreadable.
         """
@@ -291,8 +291,8 @@ class LiveWalk:
         file under them may belong to the container.
 
         Args:
-            required: The undecoded containers (columns `ROOTS`).
-            found: All containers of the walk (columns `ROOTS`).
+            required: The undecoded containers (`ROOTS` columns).
+            found: All containers of the walk (`ROOTS` columns).
         """
         if self.roots.contents is None or self._has_own_claims():
             return {}
@@ -317,7 +317,7 @@ class LiveWalk:
         cases, the whole lake is unreadable.
 
         Returns:
-            Shields (protected prefixes) around the metadata, with the columns `CLAIMS`.
+            Shields (protected prefixes) around the metadata, with the `CLAIMS` columns.
         """
         found = find_unlisted_snapshots(self.roots, self.cache.edges, skipped) if WHOLE_LAKE not in unreadable else {}
         if found and not self.is_last_known_read:
@@ -453,7 +453,7 @@ def _required_metadata(found: pa.Table, containers: _Containers, leaves: pa.Tabl
     """Return the live metadata objects that must exist, with the identities of decoded ones.
 
     These are decoded containers, and files that belong to the lake's current state. The rows have
-    the columns `METADATA`.
+    the `METADATA` columns.
     """
     decoded = {"container_size_bytes": containers.lengths, **containers.decoded.join_identities(containers.lengths)}
     rows = pa.table({name: decoded[name] if name in decoded else found.column(name) for name in METADATA.names})
@@ -478,7 +478,7 @@ def _optional_files(leaves: pa.Table) -> pa.Table:
 
 
 def _as_metadata(rows: pa.Table) -> pa.Table:
-    """Convert the rows to the columns `METADATA`. Missing columns are null."""
+    """Convert the rows to the `METADATA` columns. Missing columns are null."""
     existing = {name: rows.column(name) for name in rows.column_names}
     return pa.table({field.name: existing.get(field.name, pa.nulls(rows.num_rows, field.type)) for field in METADATA}).cast(METADATA)
 

@@ -105,11 +105,11 @@ def select_lost_roots(roots: pa.Table, lost: Collection[str]) -> pa.Table:
     objects, are recorded with the first of the lost commits.
 
     Args:
-        roots: Everything that the last run kept (columns `ROOTS`).
+        roots: Everything that the last run kept (`ROOTS` columns).
         lost: Ids of the commits.
 
     Returns:
-        Rows with the columns `FORMER_ROOTS`.
+        Rows with the `FORMER_ROOTS` columns.
     """
     is_lost = pc.fill_null(pc.is_in(roots.column("commit_id"), pa.array(sorted(lost), pa.string())), False)
     if not pc.any(is_lost).as_py():

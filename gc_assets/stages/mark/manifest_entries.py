@@ -204,7 +204,7 @@ def _write_last_known(context: RunContext, lake_name: str, inputs: Mapping[str, 
     The cache may lack these containers if another release decoded them.
 
     Returns:
-        Paths of the new parts (columns `TASKS`).
+        Paths of the new parts (`TASKS` columns).
     """
     frozen_at = inputs[LAKE_REFS.name].summary(LakeRefsSummary).frozen_at
     last_known = find_last_known(context, lake_name, frozen_at) if list_unread_tables(inputs) else None
@@ -329,7 +329,7 @@ def refuse_blind_executors(objects: Objects, lake_name: str, failures: pa.Table,
 def _rewritten_paths(context: RunContext) -> Iterator[str]:
     """Yield parts that list containers whose objects changed, according to the last sweeps.
 
-    The parts have the columns `REWRITTEN`. Times do not give the order of the sweeps, because a
+    The parts have the `REWRITTEN` columns. Times do not give the order of the sweeps, because a
     rehearsal, or a clock that was ahead, publishes a sweep in the future.
     """
     for storage in context.config.storages:

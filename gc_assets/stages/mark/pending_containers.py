@@ -36,7 +36,7 @@ _ROOT_COLUMNS: Final = [name for name in TASKS.names if name not in {"expected_e
 
 @dataclass(frozen=True)
 class FindPending:
-    """Find undecoded containers, and write one part with the columns `TASKS` per decoding task.
+    """Find undecoded containers, and write one part with the `TASKS` columns per decoding task.
 
     If the parent did not record a container's length, the length is read from the store. A missing
     container gets the length -1, so that a decoded object of the same name is not used instead.
@@ -173,7 +173,7 @@ class FindPending:
 
 
 def split_by_cost(tasks: pa.Table, width: int) -> Iterator[pa.Table]:
-    """Split containers (columns `TASKS`) into at most `width` groups of similar cost.
+    """Split containers (`TASKS` columns) into at most `width` groups of similar cost.
 
     Containers with neighboring addresses stay together, because they usually belong to one table
     and reference the same children. In any other order, every part would reference the children of

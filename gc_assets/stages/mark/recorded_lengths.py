@@ -26,9 +26,9 @@ def find_accepted_lengths(files: Files, edges: Sequence[str], index: pa.Table, u
     unknown.
 
     Args:
-        edges: Parts with the edges (columns `EDGES`), which are only read if there is a candidate.
+        edges: Parts with the edges (`EDGES` columns), which are only read if there is a candidate.
         index: Decoded containers (columns container, container_size_bytes, entries).
-        undecoded: Containers that were only decoded with other lengths (columns `ROOTS`).
+        undecoded: Containers that were only decoded with other lengths (`ROOTS` columns).
     """
     addresses = undecoded.column("address").filter(pc.equal(undecoded.column("kind"), Kind.MANIFEST)).combine_chunks()
     if not len(addresses):

@@ -47,7 +47,7 @@ def build_links(resolver: KeyResolver) -> pa.Table:
 
 
 def are_links_unchanged(resolver: KeyResolver, links: pa.Table) -> bool:
-    """Check whether recorded directories (columns `LINKS`) still resolve to the same targets."""
+    """Check whether recorded directories (`LINKS` columns) still resolve to the same targets."""
     return resolver.has_same_links(set(zip(links.column("directory").to_pylist(), links.column("target").to_pylist(), strict=True)))
 
 

@@ -57,7 +57,7 @@ class SegmentWriter:
         """Write entries (columns of `manifest_entries`) with their edges and hashes.
 
         Returns:
-            The hashes (columns `HASHES`).
+            The hashes (`HASHES` columns).
         """
         inner, hashes = entries.filter(entries.column("is_container")), build_hashes(entries)
         self._entries.write(entries.filter(pc.invert(entries.column("is_container"))))

@@ -122,7 +122,7 @@ class SharedTables:
 
         Args:
             lake: Name of the lake.
-            edits: The lake's edits, with the columns `EDIT_COLUMNS`.
+            edits: The lake's edits, with the `EDIT_COLUMNS` columns.
         """
         found: dict[EditKey, KeptBy] = {}
         for other in sorted(self._find_others(lake, edits)):

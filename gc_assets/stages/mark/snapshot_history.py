@@ -186,7 +186,7 @@ def _list_snapshots(commits: DataFrame, reachable: DataFrame) -> DataFrame:
 
 
 def _add_removals(spark: SparkSession, context: RunContext, edits: Segments, snapshots: DataFrame) -> DataFrame:
-    """Add a column `removed` with the log entry if a plan removed the snapshot."""
+    """Add a `removed` column with the log entry if a plan removed the snapshot."""
     paths = edits.paths()
     if not paths:
         return snapshots.withColumn("removed", F.lit(None).cast("struct<at: timestamp, reason: string, plan_id: string>"))

@@ -87,7 +87,7 @@ def _check_unreadable(context: RunContext, name: str, tables: Sequence[Unreadabl
 def find_absent_storages(context: RunContext) -> set[str]:
     """Return local storages whose directory does not exist, for example because it is not mounted.
 
-    The check `listable` of such a storage fails, which explains why its tables cannot be read.
+    The `listable` check of such a storage fails, which explains why its tables cannot be read.
     """
     places = {item.name: Location.parse(item.location) for item in context.config.storages}
     return {name for name, place in places.items() if place.scheme == FILE and not Path(place.root).is_dir()}
@@ -116,7 +116,7 @@ def check_assets(context: RunContext, name: str, refs: FrozenRefs) -> Iterator[F
 
 
 def check_edits(context: RunContext, name: str, refs: FrozenRefs) -> Iterator[Finding]:
-    """Check that the lake can be edited, unless no storage is in mode `apply`."""
+    """Check that the lake can be edited, unless no storage is in `apply` mode."""
     if not any(storage.mode == "apply" for storage in context.config.storages):
         return
     yield from _probe_edits(context, name)

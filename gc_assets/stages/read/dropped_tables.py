@@ -31,7 +31,7 @@ def read_dropped_tables(context: RunContext, storage_name: str) -> pa.Table:
     Tables that a catalog still lists are left out.
 
     Returns:
-        Rows with the columns `DROPPED_TABLES`.
+        Rows with the `DROPPED_TABLES` columns.
 
     Raises:
         StateError: If the storage has not been swept on the run date.

@@ -57,7 +57,7 @@ from gc_assets.state.side_tables import (
 )
 from gc_assets.state.summaries import LakeRefsSummary, LiveFilesSummary, ReachableSnapshotsSummary
 
-# The column `live` is a signed 64-bit number. Bit 0 is set if the file is live in the run, and bit
+# The `live` column is a signed 64-bit number. Bit 0 is set if the file is live in the run, and bit
 # n if it is live in the n-th scenario.
 MAX_SCENARIOS: Final = 62
 SCRATCH: Final = "_what_if"
@@ -215,8 +215,8 @@ def _live(tables: RootTables, roots: pa.Table, edges: EdgeIndex, bit: int) -> tu
     """Follow the roots to all live containers.
 
     Returns:
-        The containers with the columns `SCENARIO_CONTAINERS`, and the files of containers and roots
-        with the columns `SCENARIO_FILES`. Neither contains duplicates.
+        The containers with the `SCENARIO_CONTAINERS` columns, and the files of containers and roots
+        with the `SCENARIO_FILES` columns. Neither contains duplicates.
     """
     files = pc.not_equal(roots.column("kind"), Kind.UNLISTED_LOCATION)
     live = roots.filter(pc.and_(files, pc.less_equal(roots.column("rank"), SPARED)))

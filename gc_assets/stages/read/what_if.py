@@ -128,7 +128,7 @@ class Comparison:
 
     Attributes:
         live: Files that are live in some scenarios but not in all, and all live side files, with
-            the columns `SCENARIO_FILES`. The run counts as a scenario.
+            the `SCENARIO_FILES` columns. The run counts as a scenario.
         all_bits: The bits of a file that is live in the run and in all scenarios.
         expired: How many fewer commits are retained than in the run, by scenario.
         unknown: How many needed metadata objects were never decoded, by lake.
@@ -206,7 +206,7 @@ class Comparison:
         The run counts as a scenario. Each file of the storage occurs at most once.
 
         Returns:
-            A frame with the columns `CHANGED_FILES`.
+            A frame with the `CHANGED_FILES` columns.
         """
         context, spark = self.context, self.spark
         orphans, inventory = context.table(ORPHAN_FILES, storage_name), Listing.of(context, storage_name).inventory
@@ -228,7 +228,7 @@ class Comparison:
         return freed.unionByName(garbage.filter(~live_now).select(*CHANGED_FILES.names))
 
     def _find_disputed(self, storage_name: str, objects: DataFrame) -> DataFrame:
-        """Select objects that are not live in all scenarios, and add the column `live`.
+        """Select objects that are not live in all scenarios, and add the `live` column.
 
         A side file is live whenever its main file is.
         """
@@ -264,7 +264,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class _WriteScenarioFiles:
-    """Task that writes files (columns `SCENARIO_FILES`) as parts of an unpublished run."""
+    """Task that writes files (`SCENARIO_FILES` columns) as parts of an unpublished run."""
 
     files: Files
     run: TableRun
@@ -280,7 +280,7 @@ class _WriteScenarioFiles:
 class _FindCollectable:
     """Task that selects objects which would be candidates of the sweep if no lake needed them.
 
-    Yields the columns `CHANGED_FILES`, including the lake and the table that claim the object.
+    Yields the `CHANGED_FILES` columns, including the lake and the table that claim the object.
     """
 
     claims: Claims

@@ -124,7 +124,7 @@ def denied_objects(spark: SparkSession, context: RunContext, storage: str) -> Da
     """Read the actions on objects of a storage that were denied recently.
 
     Returns:
-        A frame with the columns `DENIED_OBJECTS`, or None if there is no recent log. An object may
+        A frame with the `DENIED_OBJECTS` columns, or None if there is no recent log. An object may
         occur more than once. Unless the session is small, the frame is evaluated lazily.
     """
     reader = _open_reader(context, storage)

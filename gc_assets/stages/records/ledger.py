@@ -74,9 +74,9 @@ REMOVED_DDL: Final = "key string, etag string"
 
 
 def settled_entries(entries: pa.Table) -> pa.Table:
-    """Select settled entries and add a column `by` with the plan that quarantined the copy.
+    """Select settled entries and add a `by` column with the plan that quarantined the copy.
 
-    Entries of the phase `abort` are left out, because an upload is not the file with that key.
+    Entries of the `abort` phase are left out, because an upload is not the file with that key.
     """
     done = pc.equal(entries.column("outcome"), DONE)
     is_end = pc.is_in(entries.column("phase"), pa.array([PURGE, RESTORE]))
@@ -100,7 +100,7 @@ def newest_of_copies(entries: pa.Table) -> pa.Table:
     If another record of the same object has ended since then, the entry that ended it is used.
 
     Returns:
-        The entries with the column `by`, see `settled_entries`.
+        The entries with the `by` column, see `settled_entries`.
     """
     ordered = _order_entries(entries)
     last = newest_rows(ordered, ("key", "by"))
@@ -122,7 +122,7 @@ def newest_rows(ordered: pa.Table, group_by: Sequence[str]) -> pa.Table:
 
 
 def _order_entries(entries: pa.Table) -> pa.Table:
-    """Return the settled entries from oldest to newest, with their numbers in a column `row`."""
+    """Return the settled entries from oldest to newest, with their numbers in a `row` column."""
     mine = settled_entries(entries)
     filled = replace_columns(mine, {"run_id": pc.fill_null(mine.column("run_id"), ""), "token": pc.fill_null(mine.column("token"), 0)})
     ordered = filled.sort_by([("token", "ascending"), ("at", "ascending"), ("run_id", "ascending")])
@@ -152,7 +152,7 @@ def copies_in_quarantine(entries: pa.Table) -> pa.Table:
         entries: Log entries. For each key in them, all of its entries are required.
 
     Returns:
-        The copies, with the columns `QUARANTINED_COPY`.
+        The copies, with the `QUARANTINED_COPY` columns.
     """
     last = newest_of_copies(entries)
     waiting = last.filter(pc.equal(last.column("phase"), QUARANTINE))
@@ -161,7 +161,7 @@ def copies_in_quarantine(entries: pa.Table) -> pa.Table:
 
 
 def read_log_entries(state: State, logs: Sequence[PastRun]) -> pa.Table:
-    """Read all entries of the given logs (columns `LOG_ENTRIES`).
+    """Read all entries of the given logs (`LOG_ENTRIES` columns).
 
     Rows written by release 0.2.0 do not contain a run id, so it is taken from the receipt.
     """
@@ -210,7 +210,7 @@ class CopySelection:
         return pc.fill_null(wanted, False)
 
     def find_copies(self, entries: pa.Table) -> pa.Table:
-        """Compute which of the selected copies are in quarantine (columns `QUARANTINED_COPY`).
+        """Compute which of the selected copies are in quarantine (`QUARANTINED_COPY` columns).
 
         As for `copies_in_quarantine`, all entries of each key are required.
         """
@@ -224,7 +224,7 @@ ALL_COPIES: Final = CopySelection()
 
 
 def read_quarantine(state: State, storage_name: str, *, rehearsal: bool | None = None) -> pa.Table:
-    """Read a storage's quarantined copies into memory (columns `QUARANTINED_COPY`).
+    """Read a storage's quarantined copies into memory (`QUARANTINED_COPY` columns).
 
     Args:
         rehearsal: Which copies to select, see `CopySelection`.
@@ -233,7 +233,7 @@ def read_quarantine(state: State, storage_name: str, *, rehearsal: bool | None =
 
 
 def quarantine_ledger(spark: SparkSession, state: State, storage_name: str, *, rehearsal: bool | None = None) -> DataFrame:
-    """Return a lazy frame of a storage's quarantined copies, with the columns `QUARANTINED_COPY`.
+    """Return a lazy frame of a storage's quarantined copies, with the `QUARANTINED_COPY` columns.
 
     Args:
         rehearsal: Which copies to select, see `CopySelection`.
@@ -318,9 +318,9 @@ def select_removed(last: pa.Table) -> pa.Table:
 
 @dataclass(frozen=True)
 class LogReader:
-    """Reads the settled log entries of selected copies, with the columns `LOG_ENTRIES`.
+    """Reads the settled log entries of selected copies, with the `LOG_ENTRIES` columns.
 
-    As a task, it takes part numbers of deletion logs. It runs in executors or in this process.
+    As a task, it takes part numbers of deletion logs. It runs on executors or in this process.
     """
 
     files: Files

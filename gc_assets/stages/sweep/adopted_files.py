@@ -54,7 +54,7 @@ class AdoptedFiles:
     A table can have any number of files, so their rows stay in the state.
 
     Attributes:
-        scan: Parts with the rows (columns `ADOPTED_FILES`), which may repeat. None without rows.
+        scan: Parts with the rows (`ADOPTED_FILES` columns), which may repeat. None without rows.
         rows: Number of rows in these parts.
         selection: The tables whose rows count.
     """
@@ -224,7 +224,7 @@ def _open_live_set(context: RunContext, swept: PublishedTable, lake: str) -> Liv
 class FindAdopted:
     """Find files of dropped tables outside their claims, or where a listed table has a claim too.
 
-    The input has the columns `KEYED`, and the output `_FOUND`. Runs in executors.
+    The input has the `KEYED` columns, and the output `_FOUND`. Runs on executors.
 
     Attributes:
         found: The dropped tables.
@@ -255,7 +255,7 @@ class FindAdopted:
 
 @dataclass(frozen=True)
 class WriteAdopted:
-    """Write the files that `find` finds to the side table of a run. Runs in executors.
+    """Write the files that `find` finds to the side table of a run. Runs on executors.
 
     Many manifests reference the same file, so a task merges equal rows.
     """

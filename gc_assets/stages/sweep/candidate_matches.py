@@ -126,7 +126,7 @@ class CandidateMatches:
 
 
 def _match(hashes: LiveHashes, task: _MatchCandidates) -> pa.Table:
-    """Match all entries of a lake against the candidates. The result has the columns `_MATCHES`."""
+    """Match all entries of a lake against the candidates. The result has the `_MATCHES` columns."""
     if hashes.runs_in_process:
         return hashes.run(task, _MATCHES)
     # Each group of parts may reference all candidates, so the results are merged by hash.

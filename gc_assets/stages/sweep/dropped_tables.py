@@ -80,7 +80,7 @@ from gc_assets.state.side_tables import (
 from gc_assets.state.summaries import DroppedTableSummary, GoneNamespaceSummary, LakeRefsSummary, LiveFilesSummary, OrphanFilesSummary
 from gc_assets.stores.protocol import Store
 
-# Value of the column `reason` in `orphan_files`.
+# Value of the `reason` column in `orphan_files`.
 DROPPED: Final = "dropped"
 # States of a dropped table's file.
 DUE, WAITS = "due", "waits"
@@ -645,7 +645,7 @@ def _sum_former_files(
 
 @dataclass(frozen=True)
 class _SumDropped:
-    """Sum listed files by dropped table, as rows of `DROPPED_FILES`. Runs in executors."""
+    """Sum listed files by dropped table, as rows of `DROPPED_FILES`. Runs on executors."""
 
     found: DroppedPrefixes
 
@@ -683,7 +683,7 @@ class _SumDropped:
 class DroppedFinder:
     """Set the reason and route of dropped tables' files, given as rows of `ROUTED_ORPHANS`.
 
-    A due table's file gets the reason `dropped`, unless expired history or a lifecycle rule holds
+    A due table's file gets the `dropped` reason, unless expired history or a lifecycle rule holds
     it, or the ages of the dropped claims make it foreign. A file waits if its table
     or a table that adopted it is not due. It also waits if it is too old for a listed table, or if
     no commit referenced it and another catalog may write a table that claimed it.
@@ -796,11 +796,11 @@ UNDUE: Final = pa.schema([("key", pa.string()), ("source_plan_id", pa.string()),
 
 @dataclass(frozen=True)
 class FindUndue:
-    """Find plan rows of dropped tables that are no longer due for deletion (columns `UNDUE`).
+    """Find plan rows of dropped tables that are no longer due for deletion (`UNDUE` columns).
 
-    Checked are rows with the reason `dropped`, and files for which only the dropped table counts.
+    Checked are rows with the `dropped` reason, and files for which only the dropped table counts.
     For a purge of any other file the result is not certain, because the file waits only if it was
-    quarantined as a file of a dropped table. Runs in executors.
+    quarantined as a file of a dropped table. Runs on executors.
     """
 
     finder: DroppedFinder
@@ -821,7 +821,7 @@ class FindUndue:
 
 @dataclass(frozen=True)
 class SuspectSplit:
-    """Add the column `dropped_prefix` with the dropped table's claim that contains each suspect.
+    """Add the `dropped_prefix` column with the dropped table's claim that contains each suspect.
 
     The column is null if a listed table or lake claims the prefix too. Picklable.
     """

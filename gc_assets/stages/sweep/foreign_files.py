@@ -98,7 +98,7 @@ class ForeignSearch:
 
     Attributes:
         finder: Finds foreign files among the candidates, or None if no candidate can be foreign.
-        datasets: Directories of datasets in other formats (columns `FOREIGN_DATASETS`).
+        datasets: Directories of datasets in other formats (`FOREIGN_DATASETS` columns).
     """
 
     spark: SparkSession
@@ -326,7 +326,7 @@ def _known_columns(spark: SparkSession, context: RunContext, storage_name: str, 
 
 @dataclass(frozen=True)
 class _FindTargets:
-    """Yield the targets that match known keys. Runs in executors."""
+    """Yield the targets that match known keys. Runs on executors."""
 
     targets: frozenset[str]
     data_names: tuple[str, ...]
@@ -340,7 +340,7 @@ class _FindTargets:
 
 @dataclass(frozen=True)
 class _SumForeign:
-    """Sum foreign files by rule, lake and claim. Runs in executors."""
+    """Sum foreign files by rule, lake and claim. Runs on executors."""
 
     claims: Claims
 
@@ -378,7 +378,7 @@ def find_datasets(keys: pa.Array) -> pa.RecordBatch:
     """Find the directories of datasets in other formats, based on typical file names.
 
     Returns:
-        The distinct directories (columns `FOREIGN_DATASETS`).
+        The distinct directories (`FOREIGN_DATASETS` columns).
     """
     signs = keys.filter(pc.match_substring_regex(keys, _any_sign()))
     found: set[tuple[str, str]] = set()

@@ -88,7 +88,7 @@ def _behind_links(spark: SparkSession, context: RunContext, storage_name: str, l
 
 @dataclass(frozen=True)
 class _Identify:
-    """Add the identity of the object at each address, or why it is unknown. Runs in executors."""
+    """Add the identity of the object at each address, or why it is unknown. Runs on executors."""
 
     store: Store
 

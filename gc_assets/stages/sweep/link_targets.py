@@ -39,7 +39,7 @@ def find_link_targets(spark: SparkSession, context: RunContext, storage_name: st
     listing shows whether there are any links.
 
     Yields:
-        Frames with the columns `NEEDED`.
+        Frames with the `NEEDED` columns.
     """
     storage, store, resolver = context.storage(storage_name), context.store(storage_name), context.resolver()
     if not store.has_aliases:
@@ -79,7 +79,7 @@ def _read_unlisted(
 class _ResolveLinks:
     """Resolve addresses that lead into the storage through symbolic links, and yield their keys.
 
-    Runs in executors.
+    Runs on executors.
     """
 
     location: str

@@ -1,4 +1,4 @@
-"""Hashes of the live keys of a storage, in this process or in executors."""
+"""Hashes of the live keys of a storage, in this process or on executors."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class LiveKeys:
         """Run a task over the hashes of all live entries, and return its output rows.
 
         Args:
-            task: Called with batches of the columns `LIVE_KEYS`. A key occurs once for each
+            task: Called with batches of the `LIVE_KEYS` columns. A key occurs once for each
                 container that references it.
             schema: The columns of the result.
         """

@@ -165,7 +165,7 @@ def find_foreign_lineages(
     """Return why suspects were written through another catalog, by key.
 
     Args:
-        rows: Suspects of known tables (columns `FOREIGN`, without a reason).
+        rows: Suspects of known tables (`FOREIGN` columns, without a reason).
         former: Addresses of dropped tables' newest known metadata, by uuid.
         skip: Uuids of unreadable tables, which are not checked.
     """
@@ -221,7 +221,7 @@ def remove_former(
     can override the gate because of them, so the files of the removed ones must be kept too.
 
     Args:
-        rows: Suspects (columns `FOREIGN`).
+        rows: Suspects (`FOREIGN` columns).
 
     Returns:
         The other suspects, and the prefixes of the removed ones that must be kept.
@@ -249,7 +249,7 @@ def _find_former(
     written after a run was not found by it.
 
     Args:
-        newer: The files to look for (columns `FOREIGN`).
+        newer: The files to look for (`FOREIGN` columns).
 
     Returns:
         The files that the catalog may still need, because their waiting time has not ended, or

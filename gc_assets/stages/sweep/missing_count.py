@@ -43,7 +43,7 @@ def hash_excused(quarantined: DataFrame, purged: DataFrame) -> pa.Table:
             have to exist for that lake.
 
     Returns:
-        Rows with the columns `EXCUSED`.
+        Rows with the `EXCUSED` columns.
     """
     waiting = quarantined.select(F.lit(None).cast("string").alias("lake"), "key")
     rows = waiting.unionByName(purged.select("lake", "key"))
@@ -60,7 +60,7 @@ def count_missing(keys: LiveKeys, unlisted: NDArray[np.int64], broken: Collectio
         keys: The live keys of all lakes, which this process must be able to read.
         unlisted: Sorted hashes of the live keys that are not listed.
         broken: Tables and lakes whose files are not counted.
-        excused: Files that do not have to exist (columns `EXCUSED`).
+        excused: Files that do not have to exist (`EXCUSED` columns).
     """
     missing, owners = [np.empty(0, np.int64)], dict[Owner, int]()
     for item, hashes in zip(keys.sets, keys.lakes, strict=True):
@@ -99,7 +99,7 @@ def _find_required(
 
 
 def _hash_files(batches: Iterable[pa.RecordBatch], position: int) -> Iterator[_Files]:
-    """Yield the files of one storage in batches of the columns `KEYED`."""
+    """Yield the files of one storage in batches of the `KEYED` columns."""
     for batch in batches:
         mine = batch.filter(pc.equal(batch.column("storage"), position))
         must_exist = mine.column("must_exist").to_numpy(zero_copy_only=False)

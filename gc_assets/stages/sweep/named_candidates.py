@@ -179,7 +179,7 @@ class _ContentRoots:
 
 @dataclass(frozen=True)
 class _FindHashes:
-    """Find the distinct hashes of rows that match a candidate. Runs in executors."""
+    """Find the distinct hashes of rows that match a candidate. Runs on executors."""
 
     files: Files
     candidates: tuple[str, ...]
@@ -202,7 +202,7 @@ def _candidate_hashes(files: Files, paths: tuple[str, ...]) -> NDArray[np.int64]
 class _KeepNamed:
     """Write the candidates with one of these hashes if their object is still as listed.
 
-    Runs in executors.
+    Runs on executors.
     """
 
     store: Store

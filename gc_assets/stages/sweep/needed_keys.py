@@ -55,7 +55,7 @@ def find_needed(
         keys: Rows with the column key. A key may occur more than once.
 
     Returns:
-        Rows with the columns `NEEDED`.
+        Rows with the `NEEDED` columns.
 
     Raises:
         StateError: If an older release published one of the tables.
@@ -82,7 +82,7 @@ def strongest_need() -> Column:
 
 
 def _read_all(spark: SparkSession, context: RunContext, storage_name: str, live: Sequence[PublishedTable]) -> DataFrame:
-    """Return all files that lakes need, with the columns `NEEDED`."""
+    """Return all files that lakes need, with the `NEEDED` columns."""
     size = F.coalesce("size_bytes", "container_size_bytes").alias("needed_bytes")
     respelled = F.lit(None).cast("string").alias("respelled")
     frames = [
@@ -93,7 +93,7 @@ def _read_all(spark: SparkSession, context: RunContext, storage_name: str, live:
 
 
 def _select_needed(context: RunContext, storage_name: str, table: PublishedTable, rows: pa.Table) -> pa.Table:
-    """Select the files that a lake needs from rows with the columns `ROUTED_ROWS`."""
+    """Select the files that a lake needs from rows with the `ROUTED_ROWS` columns."""
     routes = ["", EXPIRED_SIDE] if context.kind(table.receipt.owner).edits_history else [""]
     rows = rows.filter(pc.and_(pc.equal(rows.column("storage"), storage_name), pc.is_in(rows.column(ROUTE), pa.array(routes))))
     columns = {
@@ -117,7 +117,7 @@ def _find_respelled(
         wanted: The distinct keys, in the column key.
 
     Returns:
-        Rows with the columns `NEEDED`, or None if there are no such keys.
+        Rows with the `NEEDED` columns, or None if there are no such keys.
     """
     keys = LiveKeys.of(large_session(spark), context, storage_name, live)
     hashes = _find_hashes(spark, keys, wanted)
@@ -158,7 +158,7 @@ def _find_hashes(spark: SparkSession, keys: LiveKeys, wanted: pa.Table | DataFra
 
 
 def _join_hashes(keys: LiveKeys, number: int, spelled: DataFrame) -> NDArray[np.int64]:
-    """Do the same in executors, for more keys than each of their tasks should hold."""
+    """Do the same on executors, for more keys than each of their tasks should hold."""
     lake = keys.lakes[number]
     position = lake.scan.storages.index(keys.storage)
     entries = lake.match_frame().filter(F.col("storage") == position).select(*LIVE_KEYS.names)
@@ -168,7 +168,7 @@ def _join_hashes(keys: LiveKeys, number: int, spelled: DataFrame) -> NDArray[np.
 
 
 def _hash_spelling(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Hash keys and their spelling-insensitive forms. The result has the columns `LIVE_KEYS`."""
+    """Hash keys and their spelling-insensitive forms. The result has the `LIVE_KEYS` columns."""
     for batch in batches:
         keys = batch.column("key")
         yield pa.RecordBatch.from_arrays([pa.array(xxhash64(keys)), pa.array(xxhash64(loose_form(keys)))], schema=LIVE_KEYS)

@@ -45,7 +45,7 @@ def read_older_files(context: RunContext, storage_name: str) -> StoredHashes | N
 
 
 def update_older_files(spark: SparkSession, remembered: KeyHashes | None, written: WrittenParts, run: TableRun, files: Files) -> pa.Table:
-    """Return the files to remember after a sweep (columns `OLDER_THAN_CLAIM`).
+    """Return the files to remember after a sweep (`OLDER_THAN_CLAIM` columns).
 
     Args:
         remembered: The files that the last accepted run remembered.
@@ -69,7 +69,7 @@ def update_older_files(spark: SparkSession, remembered: KeyHashes | None, writte
 class _FindChanges:
     """Find the files that are older than their claim, and remembered files that are not foreign.
 
-    Runs in executors.
+    Runs on executors.
     """
 
     remembered: KeyHashes | None

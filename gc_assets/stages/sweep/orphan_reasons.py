@@ -87,11 +87,11 @@ class ReasonSearch:
         with the same hash as a released file.
 
         Args:
-            candidates: Parts with the candidates (columns `CANDIDATES`).
+            candidates: Parts with the candidates (`CANDIDATES` columns).
             rows: Number of candidates.
 
         Returns:
-            The columns `ROUTED_ORPHANS`, as a table if there are few candidates, otherwise as a
+            The `ROUTED_ORPHANS` columns, as a table if there are few candidates, otherwise as a
             frame.
         """
         collisions = find_collisions(self.context.state.files, self.keys, candidates.paths)

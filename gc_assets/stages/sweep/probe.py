@@ -48,7 +48,7 @@ DROPPED_WAITING = "dropped"
 
 @dataclass(frozen=True)
 class Probe:
-    """Classify inventory rows, and write the candidates. Runs in executors.
+    """Classify inventory rows, and write the candidates. Runs on executors.
 
     If the name of a claimed object looks like another table's metadata, the object is written as a
     suspect. To find foreign files later, the task writes the directories of datasets in other
@@ -201,7 +201,7 @@ def main_files(keys: pa.Array) -> pa.Array:
 
 @dataclass(frozen=True)
 class ListedFiles:
-    """The live files that a storage's inventory must contain (parts with the columns `METADATA`).
+    """The live files that a storage's inventory must contain (parts with the `METADATA` columns).
 
     Only paths are pickled.
     """

@@ -1,4 +1,4 @@
-"""Read one column of a storage's rows, in this process or in executors."""
+"""Read one column of a storage's rows, in this process or on executors."""
 
 from __future__ import annotations
 

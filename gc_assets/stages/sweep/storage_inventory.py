@@ -2,7 +2,7 @@
 
 Each task has an object budget. When a task exceeds it, the remaining entries are listed in the next
 round. Small listings run in this process, namely if the previous run listed the storage quickly, or
-if there is only one task. All other listings run in executors. If the storage has inventory
+if there is only one task. All other listings run on executors. If the storage has inventory
 reports, the tasks read the newest report instead.
 
 Objects under `data/` of a lakeFS repository never change, so the rows of unchanged directories are
@@ -293,7 +293,7 @@ def _directory_rows(directories: Sequence[Directory]) -> pa.Table:
 
 @dataclass(frozen=True)
 class _CopyUnchanged:
-    """Copy the rows of unchanged directories from an earlier inventory. Runs in executors."""
+    """Copy the rows of unchanged directories from an earlier inventory. Runs on executors."""
 
     unchanged: frozenset[str]
     files: Files

@@ -131,7 +131,7 @@ def missing_metadata(keys: DataFrame, listed: DataFrame, lister: LookUp) -> list
 class _LookUpMetadata:
     """Look up metadata objects, and yield those that are missing or do not have the decoded length.
 
-    Runs in executors.
+    Runs on executors.
     """
 
     lister: LookUp
@@ -147,11 +147,11 @@ class _LookUpMetadata:
 def rewritten_metadata(spark: SparkSession, context: RunContext, storage_name: str, metadata: Sequence[str], listed: DataFrame) -> pa.Table:
     """Read live metadata objects again if the listing shows another identity than was decoded.
 
-    In the result (columns `REREAD`), `same` is true if the object's content was decoded before, or
+    In the result (`REREAD` columns), `same` is true if the object's content was decoded before, or
     if its format rewrites objects in place and the length is unchanged.
 
     Args:
-        metadata: Parts with the columns `METADATA`.
+        metadata: Parts with the `METADATA` columns.
     """
     needed = read_paths(spark, context.state.files, METADATA, list(metadata)).filter(F.col("storage") == storage_name)
     present = listed.select("key", F.col("etag").alias("listed_etag"), F.col("size_bytes").alias("listed_bytes"))
@@ -172,7 +172,7 @@ def rewritten_metadata(spark: SparkSession, context: RunContext, storage_name: s
 class _RereadContainers:
     """Read containers again, and check whether their content was decoded before.
 
-    Runs in executors.
+    Runs on executors.
     """
 
     objects: Objects
@@ -285,7 +285,7 @@ def _select_lost(keys: DataFrame, listed: DataFrame, quarantined: DataFrame) -> 
 
 @dataclass(frozen=True)
 class _SelectExisting:
-    """Look up keys, and yield the existing ones. Runs in executors."""
+    """Look up keys, and yield the existing ones. Runs on executors."""
 
     lister: LookUp
 
@@ -296,7 +296,7 @@ class _SelectExisting:
 
 @dataclass(frozen=True)
 class _AddNames:
-    """Yield all possible names of each file as rows of `_POSSIBLE`. Runs in executors."""
+    """Yield all possible names of each file as rows of `_POSSIBLE`. Runs on executors."""
 
     spellings: Mapping[str, Spellings]
 
@@ -330,7 +330,7 @@ def find_misspelled(
 class _CountLost:
     """Look up live files, and yield how many are missing, with their first keys and their owners.
 
-    Yields one row (columns of `_LOST`). Runs in executors.
+    Yields one row (columns of `_LOST`). Runs on executors.
     """
 
     lister: LookUp
@@ -417,7 +417,7 @@ def find_foreign_metadata(
     If there are `MAX_NAMED` or more such files, none of them is treated as junk.
 
     Args:
-        suspects: Parts with the columns `CANDIDATES`.
+        suspects: Parts with the `CANDIDATES` columns.
         count: Number of rows in `suspects`.
         cutoff: Objects modified before this time are old.
         dropped: The dropped tables. Their own metadata is not foreign. Foreign metadata under their
@@ -497,7 +497,7 @@ class _SuspectSearch:
         return cls(context, storage_name, classifier, former, {uuid for uuid, item in known.items() if item == NEVER_NEWER})
 
     def find(self, suspects: DataFrame, directories: Mapping[str, bool | None]) -> list[Mapping[str, Any]]:
-        """Return the foreign metadata in order of its keys (columns `FOREIGN`).
+        """Return the foreign metadata in order of its keys (`FOREIGN` columns).
 
         Args:
             directories: See `MetadataClassifier.own_directories`.

@@ -341,5 +341,5 @@ def _commit_time(row: Mapping[str, Any]) -> datetime:
 
 
 def memory_table(rows: Iterable[Mapping[str, Any]]) -> pa.Table:
-    """Build a table with the columns `DROPPED_TABLES`."""
+    """Build a table with the `DROPPED_TABLES` columns."""
     return pa.Table.from_pylist([dict(row) for row in rows], schema=DROPPED_TABLES)

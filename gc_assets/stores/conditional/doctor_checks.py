@@ -58,7 +58,7 @@ def examine_bucket(
 ) -> Iterator[Finding]:
     """Check a bucket as described in `Store.examine`.
 
-    Canary objects are only written if the storage is in mode `apply`.
+    Canary objects are only written if the storage is in `apply` mode.
 
     Args:
         bucket: The storage.

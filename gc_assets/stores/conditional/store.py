@@ -72,7 +72,7 @@ class BucketStore(ABC):
 
     @abstractmethod
     def versioned_quarantine(self) -> Quarantine:
-        """Return an object that executes actions in mode `versioned`."""
+        """Return an object that executes actions in `versioned` mode."""
 
     @abstractmethod
     def examine(self, storage: StorageConfig, now: datetime) -> Iterator[Finding]: ...
@@ -82,7 +82,7 @@ class BucketStore(ABC):
         """Check a state in this bucket (see `StoreKind.examine_state`)."""
 
     def deferred_quarantine(self) -> Quarantine:
-        """Return an object that executes actions in mode `deferred`."""
+        """Return an object that executes actions in `deferred` mode."""
         return DeferredQuarantine(self.bucket)
 
     def check_access(self) -> None:

@@ -96,7 +96,7 @@ def _check_soft_delete(bucket: GcsBucket, resource: Any, storage: StorageConfig)
 def _check_lifecycle(bucket: GcsBucket, resource: Any, storage: StorageConfig) -> Iterator[Finding]:
     """Warn about lifecycle rules of the bucket that may delete objects of the storage.
 
-    In mode `apply`, the check fails if a rule would delete quarantined objects before their purge
+    In `apply` mode, the check fails if a rule would delete quarantined objects before their purge
     is due.
     """
     rules = list(_find_deleting_rules(bucket, resource, _NONCURRENT if storage.quarantine == "versioned" else _AGES))

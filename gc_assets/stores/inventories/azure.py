@@ -1,7 +1,7 @@
 """Reports of Azure Blob inventory, with rows in CSV or Parquet.
 
 The reports of a rule are in `YYYY/MM/DD/HH-MM-SS/<rule>/` in a container. Azure writes the manifest
-`<rule>-manifest.json` when it starts, with the status `Pending`. The report is complete once the
+`<rule>-manifest.json` when it starts, with the `Pending` status. The report is complete once the
 status is `Succeeded` and there is a checksum of the manifest. The manifest contains the number of
 all objects, but no checksums of the files.
 

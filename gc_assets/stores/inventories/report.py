@@ -22,7 +22,7 @@ from gc_assets.stores.protocol import ReportFiles
 
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 # The schema of normalized rows. `key` is the complete key in the bucket, byte for byte. The values
-# in the column `is_latest` are missing if the report does not have it. Rows of delete markers and
+# in the `is_latest` column are missing if the report does not have it. Rows of delete markers and
 # old versions are not objects.
 ROWS: Final = pa.schema(
     [

@@ -32,7 +32,7 @@ _CONTROL: Final = RESERVED_PREFIX.rstrip("/")
 def examine(storage: StorageConfig, now: datetime) -> Iterator[Finding]:
     """Check the storage as described in `Store.examine`.
 
-    Canary files are only written if the storage is in mode `apply`.
+    Canary files are only written if the storage is in `apply` mode.
     """
     root = Path(local_path(storage.location))
     yield from run_check(storage.name, "listable", lambda: _check_listable(root, storage))

@@ -71,7 +71,7 @@ def _read_setting(bucket: S3Bucket, subject: str, check: str, operation: str, un
 def _check_lifecycle(bucket: S3Bucket, storage: StorageConfig) -> Iterator[Finding]:
     """Warn about lifecycle rules of the bucket that may delete objects of the storage.
 
-    In mode `apply`, the check fails if a rule would delete quarantined objects before their purge
+    In `apply` mode, the check fails if a rule would delete quarantined objects before their purge
     is due.
     """
     for answer in _read_setting(
@@ -160,7 +160,7 @@ def _check_lock(bucket: S3Bucket, storage: StorageConfig) -> Iterator[Finding]:
 
 
 def _check_uploads(bucket: S3Bucket, storage: StorageConfig) -> Iterator[Finding]:
-    """Check that unfinished uploads can be listed and, in mode `apply`, aborted.
+    """Check that unfinished uploads can be listed and, in `apply` mode, aborted.
 
     The permission to abort is tested with an upload that does not exist.
     """

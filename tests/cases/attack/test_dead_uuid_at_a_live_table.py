@@ -1,6 +1,6 @@
 """`accept` of a dead uuid in the location of a live table does not release files of other programs there.
 
-The gate `foreign_metadata` reports the location of the live table if a view that no run read left its
+The `foreign_metadata` gate reports the location of the live table if a view that no run read left its
 metadata there, or after a failed creation. The record of `accept` was applied to the whole location,
 so files of other programs in it were quarantined.
 

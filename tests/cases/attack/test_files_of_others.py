@@ -229,7 +229,7 @@ def test_claim_is_new_after_upgrade_and_after_repeated_run_date(
 
 
 def test_claim_age_survives_a_refused_run_of_the_same_date(spark: SparkSession, tmp_path: Path) -> None:
-    """A lake was missing in `lakes.yaml` for one run, which the gate `lakes_present` refused."""
+    """A lake was missing in `lakes.yaml` for one run, which the `lakes_present` gate refused."""
     house = Lakehouse(spark, tmp_path, settings={"gates": {"max_delete_share": 1.0}}, now=days_ago(5))
     lakes = {name: LakeBuilder(house.root, catalog_name=name, catalog_file=f"{name}.db") for name in ("one", "two")}
     garbage: set[str] = set()

@@ -1,6 +1,6 @@
 """A key that fits in a bucket, but is too long in its trash, does not block the plans of the storage.
 
-Before, an object of 992 bytes got the outcome `failed` in each apply, and the gate `unfinished_apply` refused all later plans.
+Before, an object of 992 bytes got the outcome `failed` in each apply, and the `unfinished_apply` gate refused all later plans.
 
 Source: Amazon S3 User Guide, "Naming Amazon S3 objects" (1,024 bytes of UTF-8).
 """

@@ -1,6 +1,6 @@
 """A live file is a link in a directory that the collector may not read, and has another name than the file in the storage.
 
-Before, the gate `unknown_addresses` compared the names, so the file in the storage was quarantined.
+Before, the `unknown_addresses` gate compared the names, so the file in the storage was quarantined.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def test_file_with_size_of_unreadable_link_target_refuses_the_plan(
         monkeypatch.setattr(objects, "identity", refuse)
     header = house.plan()
 
-    # Spark's workers are not patched, so the gate `links` can examine the file.
+    # Spark's workers are not patched, so the `links` gate can examine the file.
     gate = next(gate for gate in header.gates if gate.name == "unknown_addresses")
     assert gate.passed != is_private
     if is_private:

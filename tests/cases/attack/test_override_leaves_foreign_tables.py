@@ -1,4 +1,4 @@
-"""An override of the gate `foreign_metadata` took the files of the foreign table.
+"""An override of the `foreign_metadata` gate took the files of the foreign table.
 
 The documentation promised that it leaves them. But a plan that was approved with the override
 quarantined the metadata and the data files of a table of an unconfigured catalog. The next run

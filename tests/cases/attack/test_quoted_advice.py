@@ -1,4 +1,4 @@
-"""A uuid in a metadata file became shell code in the advice of the gate `foreign_metadata`.
+"""A uuid in a metadata file became shell code in the advice of the `foreign_metadata` gate.
 
 The command `gc-assets accept 1; touch PWNED # …` was printed. Any writer may choose the uuid, names and paths. Every suggested
 command is rendered by `core/commands.py`, and every text of a lake is escaped by `core/printable.py`.

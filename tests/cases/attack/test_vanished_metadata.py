@@ -64,7 +64,7 @@ class Story:
     applied: ApplyResult
 
 
-@pytest.fixture(scope="module", params=["in process", "in executors"])
+@pytest.fixture(scope="module", params=["in process", "on executors"])
 def story(request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Story:
     house = Lakehouse(spark, tmp_path_factory.mktemp("vanished"), settings={"gates": {"max_delete_share": 1.0}})
     lake = LakeBuilder(house.root)
@@ -80,7 +80,7 @@ def story(request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory:
         return header
 
     with pytest.MonkeyPatch.context() as monkeypatch:
-        if request.param == "in executors":
+        if request.param == "on executors":
             monkeypatch.setattr(commit_graph, "MAX_IN_PROCESS_SOURCES", -1)
         house.plan()
         house.now += timedelta(days=1)

@@ -1,7 +1,7 @@
 """A view that its catalog no longer lists refuses no plan, and keeps its metadata.
 
 After `drop view`, its metadata in the location of a table looked like that of an unconfigured
-catalog, and the gate `foreign_metadata` refused all later plans of the storage.
+catalog, and the `foreign_metadata` gate refused all later plans of the storage.
 
 Source: an attack. The view has the former name of a renamed table, as in apache/iceberg #7052.
 """

@@ -1,6 +1,6 @@
 """An empty lakeFS repository next to another lake ended every run with code 3.
 
-Source: `POST /repositories` on lakeFS 1.84, nothing else. The gate `live_set` counted the refs of the other lake, whose files are in
+Source: `POST /repositories` on lakeFS 1.84, nothing else. The `live_set` gate counted the refs of the other lake, whose files are in
 another storage. A plan that takes nothing endangers nothing, and an empty repository is no sign of a wrong location.
 """
 

@@ -1,7 +1,7 @@
 """A virtual chunk in a file such as `sst 2020.nc` refused every plan of its storage.
 
 icechunk stores the location `sst%202020.nc` and reads `sst 2020.nc`. Both names are protected, because older libraries read the
-location unchanged. Both had to exist, so the gate `live_listed` refused each plan, until someone overrode it and with it real losses.
+location unchanged. Both had to exist, so the `live_listed` gate refused each plan, until someone overrode it and with it real losses.
 """
 
 from __future__ import annotations

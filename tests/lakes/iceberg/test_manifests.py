@@ -171,7 +171,7 @@ def test_datafusion_and_fastavro_return_the_same_rows(monkeypatch: pytest.Monkey
 
 @pytest.fixture
 def without_datafusion(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Make the package `datafusion` unavailable, as without the extra `iceberg-fast`."""
+    """Make the package `datafusion` unavailable, as without the `iceberg-fast` extra."""
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "datafusion" else find_spec(name, *rest))
     monkeypatch.setattr(avro, "read_with_datafusion", lambda *_: pytest.fail("DataFusion is not installed"))

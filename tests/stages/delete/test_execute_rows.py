@@ -90,7 +90,7 @@ def snapshots(root: Path) -> list[str]:
 
 
 def build_rows(root: Path, keys: list[str], action: Action, held: Path | None = None) -> pa.RecordBatch:
-    """Build rows with the columns `EXECUTION_ROWS`."""
+    """Build rows with the `EXECUTION_ROWS` columns."""
     rows = [
         {
             "key": key,

@@ -149,7 +149,7 @@ def test_all_plan_texts_report_that_aborted_uploads_are_permanent(story: UploadS
 
 def test_mode_plan_aborts_no_upload(story: UploadStory) -> None:
     story.house.settings["mode"] = "plan"
-    with pytest.raises(GateRefused, match="is in mode plan"):
+    with pytest.raises(GateRefused, match="is in plan mode"):
         story.house.approve_and_apply(story.header)
     del story.house.settings["mode"]
     assert len(story.list_keys()) == len(story.uploads)

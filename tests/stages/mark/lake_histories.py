@@ -484,7 +484,7 @@ def count_by(rows: list[Row], column: str) -> dict[str, dict[str, int]]:
 
 @contextmanager
 def large_lake() -> Generator[None]:
-    """Read entries and hashes in executors, as in a lake of millions of files."""
+    """Read entries and hashes on executors, as in a lake of millions of files."""
     with pytest.MonkeyPatch.context() as bounds:
         bounds.setattr(live_hashes, "MAX_IN_PROCESS_HASHES", 0)
         bounds.setattr(live_hashes, "MAX_LOCAL_HASHES", 0)

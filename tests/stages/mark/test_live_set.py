@@ -140,7 +140,7 @@ def test_live_rows_of_selected_keys_equal_full_rows(scene: Scene, monkeypatch: p
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("entries", [0, 10**6], ids=["in executors", "in this process"])
+@pytest.mark.parametrize("entries", [0, 10**6], ids=["on executors", "in this process"])
 def test_files_of_table_are_found_by_witness(scene: Scene, monkeypatch: pytest.MonkeyPatch, entries: int) -> None:
     """A file that several tables reference belongs to each of them, unlike in the rows of the live
     set.

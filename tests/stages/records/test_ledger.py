@@ -73,7 +73,7 @@ def test_log_entries_of_equal_time_are_ordered_by_run(context: RunContext) -> No
 
 
 def test_log_entries_without_run_id_use_run_id_of_receipt(context: RunContext) -> None:
-    """0.2.0 wrote no column `run_id`."""
+    """0.2.0 wrote no `run_id` column."""
     published = publish_log(context, log_row("a", "quarantine", "p1"))
     assert published.receipt.run_id < publish_log(context, log_row("a", "restore", "r1", source="p1")).receipt.run_id
     assert read_quarantine(context.state, STORAGE).num_rows == 0

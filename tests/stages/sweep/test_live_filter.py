@@ -1,4 +1,4 @@
-"""The filter over the live keys of a storage, built in this process or in executors."""
+"""The filter over the live keys of a storage, built in this process or on executors."""
 
 from __future__ import annotations
 

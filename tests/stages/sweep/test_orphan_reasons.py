@@ -1,4 +1,4 @@
-"""Reasons, witnesses and routes of candidates, by hashes in this process or in executors."""
+"""Reasons, witnesses and routes of candidates, by hashes in this process or on executors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A quick listing runs in this process, others in executors, and no object is listed twice."""
+"""A quick listing runs in this process, others on executors, and no object is listed twice."""
 
 from __future__ import annotations
 

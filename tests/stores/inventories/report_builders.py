@@ -198,7 +198,7 @@ class PlainReport:
 
 @dataclass
 class AzureReport:
-    """A report of the rule `name` of Azure Blob inventory, with one blob for each name."""
+    """A report of the `name` rule of Azure Blob inventory, with one blob for each name."""
 
     blobs: Sequence[str]
     scan: datetime

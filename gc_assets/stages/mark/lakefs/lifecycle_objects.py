@@ -165,7 +165,7 @@ def describe_unused(rules: tuple[Rule, ...], releasing: set[str], references: Da
 
 @dataclass(frozen=True)
 class _FindUsed:
-    """Find the rules that match the paths of objects. The output has the columns `USED`."""
+    """Find the rules that match the paths of objects. The output has the `USED` columns."""
 
     rules: tuple[Rule, ...]
 
@@ -179,7 +179,7 @@ class _FindUsed:
 
 @dataclass(frozen=True)
 class _ApplyRules:
-    """Evaluate the rules for each reference. The output has the columns `EVALUATED`."""
+    """Evaluate the rules for each reference. The output has the `EVALUATED` columns."""
 
     rules: tuple[Rule, ...]
 
