@@ -159,7 +159,7 @@ def test_run_in_mode_plan_ends_with_the_plan(definitions: dg.Definitions) -> Non
     assert job_keys(definitions, "run") == set(specs(definitions)) - EXPIRY_LOGS - SOURCES - {DELETION_LOG.to_user_string()}
 
 
-def test_run_in_mode_apply_ends_with_the_log(tmp_path: Path) -> None:
+def test_run_in_apply_mode_ends_with_deletion_log(tmp_path: Path) -> None:
     definitions = build_definitions(platform(tmp_path, mode="apply"))
     assert job_keys(definitions, "run") == set(specs(definitions)) - EXPIRY_LOGS - SOURCES
 

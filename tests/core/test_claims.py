@@ -113,7 +113,7 @@ PREFIXES = st.lists(st.sampled_from("ab"), max_size=3).map(lambda parts: "".join
 
 
 @given(st.lists(st.tuples(PREFIXES, st.sampled_from("TUV")), max_size=8))
-def test_wide_prefix_is_root_or_contains_other_tables(locations: list[tuple[str, str]]) -> None:
+def test_prefix_is_wide_if_it_is_the_root_or_contains_other_tables(locations: list[tuple[str, str]]) -> None:
     owners = {prefix: {table for other, table in locations if other == prefix} for prefix, _ in locations}
     expected = {
         prefix

@@ -147,7 +147,7 @@ def test_apply_that_lost_its_lease_stops_and_next_apply_finds_edits(
     assert run_edits(monkeypatch, record, take_lease(plan, context.clock), again) == dict.fromkeys("0123", "done")
 
 
-def test_damaged_history_prevents_plans_until_its_record_is_removed(
+def test_damaged_history_blocks_planning_until_its_record_is_removed(
     monkeypatch: pytest.MonkeyPatch, context: RunContext, plan: StoredPlan
 ) -> None:
     record, lease = ExpiryRecord(context, plan.header, "sales"), take_lease(plan, context.clock)

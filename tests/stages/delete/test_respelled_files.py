@@ -105,7 +105,7 @@ def test_purge_is_checked_again_for_other_spellings(spark: SparkSession, tmp_pat
     assert lake.house.trash(first) == {lake.key}
 
 
-def test_file_that_expired_history_spells_differently_stays(spark: SparkSession, tmp_path: Path) -> None:
+def test_file_referenced_by_expired_history_in_another_encoding_stays(spark: SparkSession, tmp_path: Path) -> None:
     """The edit that removes the history may be denied."""
     lake = Leftovers(spark, tmp_path)
     lake.house.now = days_ago(15)

@@ -118,7 +118,7 @@ def test_missing_or_damaged_part_of_live_keys_stops_sweep(
 
 
 @pytest.mark.parametrize("in_process", [True, False])
-def test_candidate_matches_live_key_in_any_spelling_but_only_in_its_storage(
+def test_candidate_matches_live_key_in_any_encoding_but_only_in_its_storage(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_process: bool
 ) -> None:
     if not in_process:
