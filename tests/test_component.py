@@ -21,7 +21,7 @@ from tests.assets.snapshot import specs
 pytestmark = pytest.mark.compat  # in every cell of make compat, so also with the lowest and the newest Dagster
 
 
-def test_scaffolded_configuration_loads_in_mode_plan() -> None:
+def test_scaffolded_configuration_loads_in_plan_mode() -> None:
     with create_defs_folder_sandbox() as sandbox:
         folder = sandbox.scaffold_component(LakeGarbageCollection)
         assert (folder / "lakes.yaml").read_text() == EXAMPLE_CONFIG

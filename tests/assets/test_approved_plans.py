@@ -65,7 +65,7 @@ def test_unapproved_plan_requests_no_run(tmp_path: Path) -> None:
     assert result.skip_message == "no approved plan is waiting"
 
 
-def test_storage_in_mode_plan_requests_no_run(tmp_path: Path) -> None:
+def test_storage_in_plan_mode_requests_no_run(tmp_path: Path) -> None:
     at = platform(tmp_path)
     approve(at.config, at.clock, header_of(stored_plan(at)).plan_id, "kim")
     result = tick(at)
@@ -108,7 +108,7 @@ def test_plan_is_requested_again_if_sensor_did_not_launch_a_run(tmp_path: Path, 
         assert [request.run_key for request in tick(at, instance).run_requests] == [plan_id]
 
 
-def test_storage_in_mode_plan_does_not_block_other_requests(tmp_path: Path) -> None:
+def test_storage_in_plan_mode_does_not_block_other_requests(tmp_path: Path) -> None:
     """Dagster refuses a tick with a request and a reason."""
     at = platform(tmp_path, mode="apply")
     (storage,) = at.config.storages

@@ -125,7 +125,7 @@ def test_every_blocking_check_passes(run_result: dg.ExecuteInProcessResult) -> N
     assert all(evaluation.passed for evaluation in evaluations)
 
 
-def test_run_in_mode_apply_deletes_nothing(lake: Lake, run_result: dg.ExecuteInProcessResult) -> None:
+def test_run_in_apply_mode_deletes_nothing(lake: Lake, run_result: dg.ExecuteInProcessResult) -> None:
     report = materializations(run_result)["warehouse/deletion_log"].metadata["nothing_changed"].value
     assert "no approved plan id" in str(report)
     assert all(path.exists() for path in lake[1])

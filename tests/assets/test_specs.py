@@ -155,7 +155,7 @@ def test_no_asset_has_an_automation_condition(definitions: dg.Definitions) -> No
     assert all(spec["automation"] is None for spec in specs(definitions).values())
 
 
-def test_run_in_mode_plan_ends_with_the_plan(definitions: dg.Definitions) -> None:
+def test_run_in_plan_mode_ends_with_deletion_plan(definitions: dg.Definitions) -> None:
     assert job_keys(definitions, "run") == set(specs(definitions)) - EXPIRY_LOGS - SOURCES - {DELETION_LOG.to_user_string()}
 
 

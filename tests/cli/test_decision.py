@@ -93,7 +93,7 @@ def test_approve_in_a_script_needs_no_confirmation(plans: Plans) -> None:
     assert json.loads(result.stdout)[0]["decision"] == "approved"
 
 
-def test_apply_in_mode_plan_reports_mode_and_missing_approval(plans: Plans) -> None:
+def test_apply_in_plan_mode_reports_mode_and_missing_approval(plans: Plans) -> None:
     plan = plans.add()
     refused = " ".join(plans.call("apply", plan).stderr.split())
     assert "storage warehouse is in plan mode" in refused

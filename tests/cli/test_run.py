@@ -404,7 +404,7 @@ def test_refused_plan_exits_with_3(lake_after_run: tuple[Shell, Result], lake: S
         lake.configure()
 
 
-def test_run_in_mode_apply_deletes_nothing_without_approval(lake_after_run: tuple[Shell, Result], lake: SmallLake) -> None:
+def test_run_in_apply_mode_deletes_nothing_without_approval(lake_after_run: tuple[Shell, Result], lake: SmallLake) -> None:
     assert lake_after_run[1].exit_code == 0, lake_after_run[1].stderr
     assert "warehouse/deletion_log" in lake_after_run[1].stderr
     assert all(path.exists() for path in lake.leftovers)

@@ -774,7 +774,7 @@ def storage(bench: Bench, **keys: Any) -> StorageConfig:
     return StorageConfig.model_validate({"name": "s", "location": bench.store.location, "quarantine": bench.mode, **keys})
 
 
-def test_doctor_changes_nothing_in_mode_plan(bench: Bench) -> None:
+def test_doctor_changes_nothing_in_plan_mode(bench: Bench) -> None:
     bench.put("t/a", b"x")
     findings = list(bench.store.examine(storage(bench), NOW))
     assert {finding.verdict for finding in findings} == {"ok"}
@@ -782,7 +782,7 @@ def test_doctor_changes_nothing_in_mode_plan(bench: Bench) -> None:
     assert bench.everything() == {"t/a"}
 
 
-def test_doctor_checks_store_guarantees_in_mode_apply(conditional: Bench) -> None:
+def test_doctor_checks_store_guarantees_in_apply_mode(conditional: Bench) -> None:
     findings = {finding.check: finding for finding in conditional.store.examine(storage(conditional, mode="apply"), NOW)}
     assert findings["traits"].verdict == "ok"
     assert conditional.everything() == set()

@@ -43,7 +43,7 @@ def test_plan_without_restores_is_not_applied_without_approval(tmp_path: Path, a
     assert "no quarantined file is needed again" in choice.reason
 
 
-def test_run_without_plan_id_restores_nothing_in_mode_plan(tmp_path: Path) -> None:
+def test_run_without_plan_id_restores_nothing_in_plan_mode(tmp_path: Path) -> None:
     at = platform(tmp_path)
     stored_plan(at, action=RESTORE)
     choice = select_plan(at.run_context(NOW.date()), "warehouse")
