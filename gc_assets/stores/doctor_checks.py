@@ -7,7 +7,15 @@ from datetime import datetime
 
 from gc_assets.core.errors import StoreError
 from gc_assets.core.findings import FAIL, OK, WARN, Finding
-from gc_assets.stores.protocol import Holder
+from gc_assets.stores.protocol import AXIOMS, Holder, Traits
+
+
+def check_axioms(storage_name: str, traits: Traits) -> Iterator[Finding]:
+    """Report the guarantees that a store breaks according to its canary objects."""
+    for name in sorted(traits.broken_axioms):
+        found = f"canary objects show that this store breaks a guarantee ({name}): {AXIOMS[name]}"
+        todo = "Set `mode: plan`, because plans of this storage may be wrong. See docs/architecture.md, What a store must provide."
+        yield Finding(storage_name, "traits", FAIL, found, todo)
 
 
 def check_lease(storage_name: str, read_holder: Callable[[], Holder | None], now: datetime) -> Iterator[Finding]:

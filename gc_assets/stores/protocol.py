@@ -53,10 +53,13 @@ AXIOMS: Final[Mapping[str, str]] = {
     "conditional_change": "A changed object is left alone, even if it changes between the comparison and the request.",
     "no_overwrite": "A restore does not replace an object.",
 }
-# These axioms are covered by a trait that canary objects test. Only the contract tests check the
-# others.
+# The attribute of `Traits` that shows whether canary objects confirm an axiom.
 PROBED_AXIOMS: Final[Mapping[str, str]] = {
+    "complete_listing": "broken_axioms",
+    "visible_write": "broken_axioms",
     "exclusive_create": "create_if_absent",
+    "store_clock": "broken_axioms",
+    "distinct_identity": "broken_axioms",
     "conditional_change": "delete_if_match",
     "no_overwrite": "create_if_absent",
 }
@@ -476,6 +479,7 @@ class Traits:
         versions: The store keeps old versions of objects.
         delete_if_match: Whether the store compares etags in single deletes, in batch deletes, or
             not at all.
+        broken_axioms: Keys of `AXIOMS` that are not optional, but not fulfilled either.
     """
 
     create_if_absent: bool
@@ -483,6 +487,7 @@ class Traits:
     rename: bool
     versions: bool = False
     delete_if_match: Literal["none", "one", "batch"] = "none"
+    broken_axioms: frozenset[str] = frozenset()
 
 
 class Store(Protocol):

@@ -765,7 +765,7 @@ def test_opening_a_store_does_not_change_it(bench: Bench) -> None:
 def test_probe_returns_traits_and_removes_canaries(conditional: Bench) -> None:
     conditional.put("t/a", b"x")
     traits = conditional.store.probe()
-    assert traits.create_if_absent
+    assert (traits.create_if_absent, traits.broken_axioms) == (True, frozenset())
     assert traits == conditional.store.probe()
     assert conditional.everything() == {"t/a"}
 

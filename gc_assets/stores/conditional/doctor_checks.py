@@ -20,7 +20,7 @@ from gc_assets.core.findings import FAIL, OK, WARN, Finding, run_check
 from gc_assets.core.units import count_of, format_duration
 from gc_assets.stores.conditional.lease import read_holder
 from gc_assets.stores.conditional.probe import probe
-from gc_assets.stores.doctor_checks import check_lease
+from gc_assets.stores.doctor_checks import check_axioms, check_lease
 from gc_assets.stores.protocol import RESERVED_PREFIX
 
 # With more attempts, it could take minutes to find out that a server does not exist.
@@ -199,6 +199,7 @@ def _check_traits(bucket: ConditionalBucket, storage: StorageConfig, terms: Stor
         problem = f"{terms.changing_role} cannot write and remove canaries under {bucket.address(RESERVED_PREFIX)}"
         yield refusal(storage, problem, error, "traits")
         return
+    yield from check_axioms(storage.name, traits)
     compares = {"none": "ignores etags in deletes", "one": "compares the etag in single deletes", "batch": "compares etags in all deletes"}
     if not traits.create_if_absent and traits.versions:
         # The lease still works, because it uses versions to detect a second writer.
@@ -210,6 +211,6 @@ def _check_traits(bucket: ConditionalBucket, storage: StorageConfig, terms: Stor
     elif not traits.replace_if_match:
         found = "an object cannot be replaced conditionally: this server ignores If-Match"
         yield Finding(storage.name, "traits", WARN, found, "The history of Icechunk repositories in this bucket cannot be edited.")
-    else:
+    elif not traits.broken_axioms:
         found = f"canary objects were created once and replaced conditionally; the server {compares[traits.delete_if_match]}"
         yield Finding(storage.name, "traits", OK, found)

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import errno
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Final, Literal
 
 from gc_assets.buckets.identity import token_of
 from gc_assets.buckets.protocol import Change, ConditionalBucket, Deletion
 from gc_assets.buckets.requests import pause_before_retry
+from gc_assets.stores.canaries import find_broken_axioms
 from gc_assets.stores.protocol import RESERVED_PREFIX, Traits
 
 _MAX_VERSIONS: Final = 100
@@ -30,9 +33,34 @@ def probe(bucket: ConditionalBucket) -> Traits:
             rename=False,
             versions=bucket.versioning("change").is_on,
             delete_if_match=_test_conditional_delete(bucket, canary),
+            broken_axioms=find_broken_axioms(BucketCanaries(bucket, f"{canary}-axiom-"), bucket.now),
         )
     finally:
-        _remove_canary(bucket, canary)
+        for name in (canary, f"{canary}-axiom-1", f"{canary}-axiom-2"):
+            _remove_canary(bucket, name)
+
+
+@dataclass(frozen=True, slots=True)
+class BucketCanaries:
+    """Canary objects in a bucket, whose keys begin with `prefix`."""
+
+    bucket: ConditionalBucket
+    prefix: str
+
+    def write(self, name: str, content: bytes) -> None:
+        self.bucket.put(f"{self.prefix}{name}", content).require()
+
+    def read(self, name: str) -> tuple[bytes, str]:
+        content, found = self.bucket.read(f"{self.prefix}{name}")
+        return content, found.identity
+
+    def list(self) -> Mapping[str, datetime]:
+        start = f"{self.bucket.prefix}{self.prefix}".encode()
+        return {
+            key.removeprefix(start).decode(): datetime.fromisoformat(modified)
+            for page in self.bucket.list_pages(self.prefix)
+            for key, modified in zip(page.keys, page.modified, strict=True)
+        }
 
 
 def _can_create_once(bucket: ConditionalBucket, canary: str) -> bool:

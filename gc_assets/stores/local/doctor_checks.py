@@ -16,7 +16,7 @@ from typing import Final
 from gc_assets.config.models import StorageConfig
 from gc_assets.core.findings import FAIL, OK, WARN, Finding, run_check, skip_check
 from gc_assets.core.units import count_of
-from gc_assets.stores.doctor_checks import check_lease
+from gc_assets.stores.doctor_checks import check_axioms, check_lease
 from gc_assets.stores.local.lease import read_holder
 from gc_assets.stores.local.objects import local_path
 from gc_assets.stores.local.probe import probe
@@ -131,6 +131,7 @@ def _is_on_other_device(entry: os.DirEntry[str], device: int) -> bool:
 def _check_traits(storage: StorageConfig) -> Iterator[Finding]:
     """Check what the file system supports, using canary files."""
     traits = probe(storage.location)
+    yield from check_axioms(storage.name, traits)
     if not traits.create_if_absent:
         found = "a file cannot be created by exactly one writer: this file system has no hard links"
         yield Finding(
@@ -146,5 +147,5 @@ def _check_traits(storage: StorageConfig) -> Iterator[Finding]:
     elif not traits.replace_if_match:
         found = "a file cannot be replaced conditionally"
         yield Finding(storage.name, "traits", WARN, found, "The history of Icechunk repositories in this storage cannot be edited.")
-    else:
+    elif not traits.broken_axioms:
         yield Finding(storage.name, "traits", OK, "canary files were created once, replaced conditionally, moved and restored")
