@@ -18,10 +18,10 @@ from gc_assets.state.summaries import LakeRefsSummary
 
 
 def find_checked_tables(context: RunContext, storage_name: str, lake_name: str) -> frozenset[str]:
-    """Return the uuids of tables for which the last plan of a storage has already passed the check.
+    """Return the uuids of tables that passed the preflight check of the storage's last plan.
 
-    The plan edits these tables, and their names and metadata have not changed since. All tables are
-    checked again if the lake has another catalog, or if an apply has tried to edit its history.
+    That plan edits these tables, and their names and metadata have not changed since. All tables
+    are checked again if the lake has another catalog, or if an apply has tried to edit its history.
     """
     last = previous_plan(list_plans(context.config, storage_name, empty=True), context.clock)
     if last is None or any(log.run_id > last.run.run_id for log in context.state.history(lake_name, EXPIRY_LOG.name)):

@@ -1,8 +1,8 @@
 """Close unfinished plans, which would otherwise block later plans.
 
-Closing a plan does not start new moves or edits. Moves that already have an outcome are recorded in
-`deletion_log`, so that the ledger contains them. Files in an interrupted batch may have been moved,
-so they are moved back. Each run closes the plans that have expired.
+Closing a plan does not move more files or edit histories. Moves that already have an outcome are
+recorded in `deletion_log`, so that the ledger contains them. Files in an interrupted batch may have
+been moved, so they are moved back. Each run closes the plans that have expired.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def close_outdated_plans(spark: SparkSession, context: RunContext, storage_name:
 
 
 def _reasons_to_wait(context: RunContext, header: PlanSummary) -> Iterator[str]:
-    """Yield reasons why the run has to leave the plan open."""
+    """Yield reasons why this run must not close an unfinished plan."""
     clock = context.clock
     if clock.now() < header.apply_before:
         yield f"a run closes it after {header.apply_before:%Y-%m-%d %H:%M}Z"

@@ -74,14 +74,14 @@ def add_deferred_rows(
 ) -> DataFrame:
     """Add the deferred keys of a plan to the keys that lakes need.
 
-    These are
+    Deferred keys are
 
     - keys claimed by tables that are unreadable or lack files,
     - keys of dropped tables that have to wait again, and keys that these tables adopted,
     - unused lakeFS range files that their lake keeps.
 
-    All purges are deferred too, unless a user allowed them (`gc-assets set-aside`) despite each
-    unreadable table.
+    If any table is unreadable, all purges are deferred too, unless a user has set aside every
+    unreadable table (`gc-assets set-aside`).
 
     Args:
         needed: Keys needed by lakes, with the columns key, needed and is_live.

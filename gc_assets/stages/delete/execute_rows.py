@@ -77,10 +77,11 @@ def _batch_group(row: tuple[PlannedAction, QuarantineMode]) -> tuple[int, Quaran
 
 @dataclass(frozen=True)
 class OnlyInterrupted:
-    """Wraps an actor so that it finishes interrupted actions but does not start new ones.
+    """Wraps a quarantine or aborter, so that it only finishes interrupted actions.
 
-    Used if the plan has expired or the policy has changed. Actions that cannot be finished become
-    `denied`, so that the plan ends. Their files stay in place, and a later plan may include them.
+    This is used if the plan has expired or the policy has changed. Actions that cannot be finished
+    become `denied`, so that the plan ends. Their files stay in place, and a later plan may include
+    them.
     """
 
     inner: Quarantine | UploadAborter
@@ -142,7 +143,7 @@ class _RestoreNeeded:
 
 @dataclass(frozen=True)
 class _EndRecords:
-    """Handles restores of versions that no lake needs, and that were visible when they were planned.
+    """Handles restores of versions that no lake needs and that were visible to the planning run.
 
     If the version is still visible, the outcome `done` ends its quarantine record. No delete marker
     is removed, because a user may have placed it since.
@@ -172,11 +173,11 @@ class RowExecutor:
     `versioned`, a restore that no lake needs only ends the quarantine record of a version that is
     visible.
 
-    The caller puts the batches in order, and rows within a batch are executed in rank order. Runs
-    on executors or in this process.
+    The caller puts the batches in order, and rows within a batch are executed in rank order. The
+    task runs on Spark executors or in the driver.
 
     Raises:
-        StateError: If the write-ahead log is not visible to this process.
+        StateError: If the write-ahead log is not visible to the process that runs the task.
     """
 
     store: Store
@@ -225,7 +226,7 @@ class RowExecutor:
 
 
 def execute_in_process(act: RowExecutor, rows: pa.Table, run: TableRun, files: Files, totals_by: Sequence[str]) -> WrittenParts:
-    """Execute a small number of rows (`EXECUTION_ROWS` columns) in this process, as one batch.
+    """Execute a small number of rows (`EXECUTION_ROWS` columns) in the driver, as one batch.
 
     Returns:
         The outcomes, written as parts of `run`.

@@ -143,7 +143,7 @@ class PlanExecution:
         self.run = start_run(self.context, header.storage, DELETION_LOG, header.run_date)
 
     def execute_phase(self, phase: str, rows: DataFrame) -> None:
-        """Execute one phase of the plan. Small phases run in this process, others on executors.
+        """Execute one phase of the plan. Small phases run in the driver, others on executors.
 
         Args:
             rows: The rows of the phase with the `EXECUTION_ROWS` columns, see `revalidate`.
@@ -194,7 +194,7 @@ class PlanExecution:
     def revalidate(self, phase: str, mark: VerificationMark) -> DataFrame:
         """Check the rows of a phase against the files needed now and the quarantine ledger.
 
-        A copy counts as in quarantine only if the ledger contains exactly the planned object. In the
+        A copy counts as quarantined only if the ledger contains exactly the planned object. In the
         modes deferred and versioned, an object is not quarantined if another plan has done so.
 
         Returns:
@@ -277,7 +277,7 @@ class PlanExecution:
                 snapshot_history(self.spark, verification_context(self.context, self.plan, verification_id), lake.name)
 
     def abort(self, mark: VerificationMark) -> None:
-        """Abort the plan's multipart uploads. This always runs in this process."""
+        """Abort the plan's multipart uploads. This always runs in the driver."""
         execution = self._upload_execution()
         self._record_uploads(execution.abort(mark.revalidation, mark.foreign, mark.unreadable, only_interrupted=self.only_interrupted))
 

@@ -220,7 +220,7 @@ def read_actions(context: RunContext, plan: StoredPlan) -> dict[str, list[Expiry
 
 
 def is_expiry_complete(context: RunContext, plan: StoredPlan) -> bool:
-    """Return True if every planned edit has an outcome, and none of the outcomes is `failed`."""
+    """Return True if every history edit of the plan has an outcome other than `failed`."""
     planned = read_actions(context, plan)
     return all(set(actions) <= ExpiryRecord(context, plan.header, lake).settled_actions() for lake, actions in planned.items())
 
@@ -285,21 +285,22 @@ def make_edits(
     *,
     only_interrupted: bool,
 ) -> bool:
-    """Execute the pending actions of a lake and record their outcomes.
+    """Execute the pending history edits of a lake and record their outcomes.
 
-    A failed action is retried unless it damaged the lake. If an earlier run was interrupted, an
-    edit that is already in effect is recorded as `done`.
+    A failed edit is retried unless it damaged the lake. If an earlier run was interrupted, an edit
+    that is already in effect is recorded as `done`.
 
     The lease is checked between edits, which renews it if necessary.
 
     Args:
+        actions: All planned actions of the lake.
         unreadable: Unreadable tables, whose histories are left unchanged.
         kept: Actions on history that another lake retains, with the reasons. They are skipped.
         only_interrupted: If True, only finish interrupted edits. New edits and retries are recorded
             as `changed`, so that the plan ends.
 
     Returns:
-        False if every action already had a final outcome.
+        False if every action already had a final outcome, so that nothing was executed.
 
     Raises:
         LeaseLost: If the lease is lost. The next run then determines which edits were made.
@@ -328,10 +329,10 @@ def make_edits(
 
 
 def end_edits(context: RunContext, plan: StoredPlan, lease: Lease) -> dict[str, int]:
-    """Record `changed` for every edit that is still pending, and return the number by outcome.
+    """Record `changed` for each pending edit of the plan, and count the plan's edits by outcome.
 
-    This neither reads nor edits a history. If an interrupted edit took effect, the next run sees it
-    when it reads the history.
+    This neither reads nor edits a history. If an interrupted edit took effect, the next run notices
+    this when it reads the history.
     """
     counts = Counter[str]()
     for lake_name, actions in read_actions(context, plan).items():
@@ -468,7 +469,7 @@ def _cancel(
 ) -> EditOutcome:
     """Return the outcome of a cancelled edit.
 
-    It is marked as uncertain if an earlier attempt may have made the edit.
+    The outcome is marked as uncertain if an earlier attempt may have made the edit.
     """
     if previous is None:
         found = f"{reason}; it may have been made, because an apply was interrupted" if is_interrupted else reason

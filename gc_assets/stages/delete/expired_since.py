@@ -164,7 +164,7 @@ def _expired_by_commit(
     """Count files that were live in `earlier` and are now in expired history.
 
     Returns:
-        The number of files by their witness commit in `earlier`.
+        The number of files by their witness (the commit that needs them) in `earlier`.
     """
     if not now.summary(LiveFilesSummary).expired_files:
         return Counter()
@@ -181,7 +181,7 @@ def _expired_by_commit(
 
 
 def _count_hashes(storage_name: str, before: LiveHashes, now: LiveHashes) -> Counter[CommitName]:
-    """Do the work of `_expired_by_commit` in this process, with key hashes instead of keys.
+    """Count the files for `_expired_by_commit` in the driver, comparing hashes of keys.
 
     If two keys have the same hash, one file too many is counted.
     """

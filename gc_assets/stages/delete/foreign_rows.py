@@ -62,7 +62,7 @@ def is_checked(header: PlanHeader) -> bool:
 class ForeignRows:
     """Finds plan rows that must not be executed because their files are protected or foreign.
 
-    Instances are picklable, because they run on executors.
+    It is pickled and sent to Spark executors.
 
     Attributes:
         protected: Regular expression for keys that are never removed, or None.
@@ -164,7 +164,7 @@ class ForeignRows:
         return self.dropped.find_rules(rows, is_dropped)
 
     def _relevant(self, batch: pa.RecordBatch, rules: pa.Array) -> pa.Array:
-        """Drop rules that do not apply to a row.
+        """Remove the rules that do not apply to plan rows.
 
         If a commit referenced a file, only the rule about other formats applies. For quarantined
         copies, the plan does not record whether a commit referenced them, so their rules come from
@@ -224,7 +224,8 @@ def foreign_copies(
         copies: Quarantined copies with the columns key, etag, lake and source_plan_id.
 
     Returns:
-        The foreign copies with the columns key, source_plan_id and rule, or None without any.
+        The foreign copies with the columns key, source_plan_id and rule, or None if no copy is
+        foreign.
     """
     claimed = copies.filter(F.col("lake").isNotNull()).select("key", "etag", "lake", "source_plan_id")
     if not collect(claimed.select("key").limit(1)):
@@ -257,7 +258,7 @@ def _leave_out_named(spark: SparkSession, state: State, copies: DataFrame, plan_
 
 @dataclass(frozen=True)
 class _FindTargets:
-    """Task that yields the locations to search before files (key, lake) can be checked."""
+    """Task that yields the search targets that the check of files (key, lake) looks up."""
 
     rules: ForeignRules
 
@@ -277,7 +278,7 @@ class _FindDatasets:
 
 @dataclass(frozen=True)
 class _FindForeign:
-    """Task that yields copies which are foreign, unless a commit referenced them."""
+    """Task that yields quarantined copies which are foreign, unless a commit referenced them."""
 
     finder: ForeignFinder
     store: Store

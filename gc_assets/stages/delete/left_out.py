@@ -81,7 +81,8 @@ def select_editable(rows: pa.Table, lake: str, claims: pa.Table, storage: str, u
     If an edit has no table, any claim of the lake in the storage is sufficient.
 
     Args:
-        rows: Rows of `expiry_plan`.
+        rows: Edits of one lake (rows of `expiry_plan`).
+        claims: The claims of the lake in all storages (`CLAIMS` columns).
     """
     claimed = claims.filter(pc.equal(claims.column("storage"), storage))
     is_claimed = pc.is_in(rows.column("table_uuid"), claimed.column("table_uuid").drop_null().unique())
@@ -95,7 +96,7 @@ def find_kept_by_others(inputs: PlanInputs) -> tuple[KeptEdits, list[LeftOut]]:
     """Find edits of history that another lake keeps.
 
     Returns:
-        The edits by lake, and descriptions of them for the plan.
+        The edits of each lake, and descriptions of them for the plan.
     """
     context, kept, found = inputs.context, dict[str, frozenset[EditKey]](), list[LeftOut]()
     shared = SharedTables.of(context, [lake.name for lake in context.config.lakes])

@@ -152,8 +152,11 @@ def _note_unknown_leases(context: RunContext, storage_name: str) -> None:
 
 
 def _find_other_addresses(spark: SparkSession, inputs: PlanInputs, run: TableRun, written: WrittenParts) -> tuple[list[str], TailMatches]:
-    """Find planned files that are live under another address, and those that may be live under an
-    unknown one.
+    """Find planned files that are, or may be, live under another address.
+
+    Returns:
+        Messages about planned files that are live under another address, and the planned files that
+        may be live under an unknown address.
     """
     context, storage, parts = inputs.context, inputs.storage, written.paths(run)
 

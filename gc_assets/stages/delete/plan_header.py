@@ -40,6 +40,7 @@ class PlanContent:
         expiry: The plan's history edits.
         aliases: Messages about planned files that are live under another address.
         unknown: Planned files that may be live under an unknown address.
+        uploads: The unfinished uploads that the plan aborts.
         deferred: Files whose purge waits until all tables can be read.
         foreign: Foreign metadata that the plan has to consider.
         left_out: Files and edits that the plan leaves out, with the reasons.
@@ -143,7 +144,7 @@ def _count_rows(written: WrittenParts) -> _Counts:
 
 
 def _held_files(written: WrittenParts, found: OrphanFilesSummary, counts: _Counts, left_out: Totals) -> Totals:
-    """Sum up the expired files that stay because this plan does not edit the history holding them."""
+    """Add up the expired files that stay, because this plan does not edit their history."""
     if HELD_SIDE not in written.side:
         return Totals()
     expired = [Totals(amount.files, amount.bytes) for name, amount in found.by_reason.items() if name.startswith("expired/")]

@@ -83,8 +83,8 @@ def plan_rows(
     """Build the plan's rows.
 
     Some rows are routed to side tables instead of the plan. These are files that stay in quarantine
-    for now, files held by a history that this plan does not edit, and files that the plan leaves
-    out.
+    for now, files that a history still references because this plan does not edit it, and files
+    that the plan leaves out.
 
     Args:
         inputs: The tables of the run date.
@@ -167,7 +167,8 @@ def _denied_actions(spark: SparkSession, inputs: PlanInputs) -> DataFrame | None
     """Find actions that the store denied to earlier applies.
 
     Returns:
-        The distinct actions with a true column `_denied` to join on, or None without any.
+        The distinct actions with a true column `_denied` to join on, or None if no action was
+        denied.
     """
     found = denied_objects(spark, inputs.context, inputs.storage)
     if found is None:
@@ -189,7 +190,7 @@ def sum_files(files: DataFrame | None) -> Amount:
 
 
 def _map_orphans(spark: SparkSession, inputs: PlanInputs, task: Task) -> pa.Table | DataFrame:
-    """Run a task over the orphans and return a table if it fits in this process, else a frame."""
+    """Run a task over the orphans. Returns a table if it fits in the driver, else a frame."""
     orphans = inputs.orphans
     scan = ParquetScan.of(inputs.context.state.files, ORPHAN_FILES.schema, orphans.path, orphans.parts())
     if is_small(spark) or table_fits_in_process(spark, orphans.rows, len(scan.paths)):
@@ -201,8 +202,8 @@ def _map_orphans(spark: SparkSession, inputs: PlanInputs, task: Task) -> pa.Tabl
 class _PlanOrphans:
     """Task that turns orphans into the plan's quarantine rows, with the `PLANNED` columns.
 
-    If an orphan is held by a history that this plan does not edit, its row goes to the side table
-    `_held`. Keys that are too long for the trash go to `_too_long`.
+    If a history that this plan does not edit still references an orphan, its row goes to the side
+    table `_held`. Keys that are too long for the trash go to `_too_long`.
 
     Attributes:
         edited: The histories edited by this plan.
@@ -254,7 +255,7 @@ def _history(lakes: pa.Array | pa.ChunkedArray, tables: pa.Array | pa.ChunkedArr
 
 
 def _is_needed() -> Column:
-    """Condition for copies that are live again or belong to history that is reachable again.
+    """Condition for quarantined copies that are live again, or in history reachable again.
 
     This includes copies that lakes may need under another spelling of their keys.
     """
@@ -262,7 +263,7 @@ def _is_needed() -> Column:
 
 
 def _is_due(inputs: PlanInputs) -> Column:
-    """Condition for copies that may be purged: hidden, not needed, claimed and old enough.
+    """Condition for quarantined copies to purge: hidden, not needed, claimed and old enough.
 
     Unclaimed copies are not purged, because they may belong to a lake that was removed from the
     configuration.
@@ -336,8 +337,9 @@ def _compare_copies(spark: SparkSession, inputs: PlanInputs, copies: DataFrame, 
 def _quarantine_rows(copies: DataFrame, *, purge: Column, is_deferred: Column) -> DataFrame:
     """Build the rows that restore or purge quarantined copies.
 
-    A restore of a visible version only ends its record, so that the next run classifies the object
-    again. Copies that are neither restored nor purged now go to the side table of waiting files.
+    A restore of a visible version only ends its quarantine record, so that the next run classifies
+    the object again. Copies that are neither restored nor purged now go to the side table of
+    waiting files.
     """
     nothing = F.lit(None).cast("string")
     is_needed, is_visible = _is_needed(), F.col("is_visible")

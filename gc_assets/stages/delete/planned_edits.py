@@ -70,7 +70,7 @@ class PlannedPaths:
         return found
 
     def _find(self, wanted: str, advice: str) -> pa.Table:
-        """Find the table with this digest and return its rows."""
+        """Find the table whose digest an action records, and return its rows."""
         for published in self._tables():
             if published.receipt.digest == wanted:
                 rows = read_parts(self.context.state.files, published.paths(), table_with(TableRole.PATH_EDITS).schema)

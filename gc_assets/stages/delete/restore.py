@@ -117,14 +117,14 @@ def _publish(context: RunContext, run: TableRun, written: WrittenParts, restore_
 
 
 def _planned_files(header: PlanSummary | None) -> int | None:
-    """Return how many files the plan may have quarantined, or None if unknown."""
+    """Return how many files a plan may have quarantined, or None if the number is unknown."""
     return header.totals[QUARANTINE].files if header is not None and QUARANTINE in header.totals else None
 
 
 def _restore_in_process(
     executor: RowExecutor, copies: CopySelection, readers: Sequence[LogReader | MovedFiles], run: TableRun, state: State
 ) -> WrittenParts | None:
-    """Try to restore the copies in this process.
+    """Try to restore the selected copies in the driver.
 
     Returns:
         The outcomes, or None if there are too many copies. In that case no file is read.
@@ -178,8 +178,8 @@ class MovedFiles:
 
     The plan's `deletion_log` may not have been published yet, so these files can be missing from
     the ledger. The task takes numbers of log shares, which are groups of keys, and yields rows of
-    `deletion_log`. If a move has no outcome, it is treated as done now under the lease `token`.
-    Runs on executors or in this process.
+    `deletion_log`. If a move has no outcome, it is treated as done now under the lease `token`. The
+    task runs on Spark executors or in the driver.
     """
 
     log: WriteAheadLog
@@ -212,7 +212,7 @@ class _SelectCopies:
     """Task that selects the copies to restore from log entries.
 
     Takes `LOG_ENTRIES` columns and yields `EXECUTION_ROWS` columns. All entries of a key must be in
-    the same partition. Runs on executors or in this process.
+    the same partition. The task runs on Spark executors or in the driver.
     """
 
     copies: CopySelection

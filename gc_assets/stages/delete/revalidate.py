@@ -33,7 +33,9 @@ REFUSED: Final = "refused"
 
 @dataclass(frozen=True)
 class Revalidation:
-    """Task that adds the `refused` column to plan rows. Picklable, because it runs on executors.
+    """Task that adds the `refused` column to plan rows.
+
+    It is pickled and sent to Spark executors.
 
     Restores are never refused, because they do not remove anything.
     """

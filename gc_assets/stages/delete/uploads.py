@@ -57,7 +57,7 @@ def find_old_uploads(
     Args:
         cutoff: Uploads whose writer was active after this time are not planned.
         foreign: Foreign metadata, whose tables may have started the uploads under its prefixes.
-        check_foreign: Prepares the check for uploads that may be foreign.
+        check_foreign: Prepares the check whether uploads (`UPLOADS` columns) may be foreign.
 
     Returns:
         The uploads with the `UPLOADS` columns, and how many more are left for a later plan.
@@ -150,7 +150,7 @@ class UploadExecution:
         return self._execute(planned, skipped, only_interrupted=only_interrupted)
 
     def end(self) -> pa.RecordBatch:
-        """Return an outcome for each planned upload, but abort no more of them.
+        """Return an outcome for each planned upload, without aborting any more uploads.
 
         An upload in an interrupted batch may have been aborted already, so it is looked up.
         """
@@ -189,8 +189,8 @@ def _find_refused(revalidation: Revalidation, foreign: ForeignFindings, rows: pa
 class _SkipRefused:
     """Wraps an aborter and leaves the uploads in `skipped` alone.
 
-    They are looked up nevertheless, because an interrupted run may have aborted them when that was
-    still allowed. Otherwise their outcome is the one in `skipped`.
+    These uploads are looked up nevertheless, because an interrupted run may have aborted them when
+    that was still allowed. If it did not, their outcome is the one in `skipped`.
     """
 
     inner: UploadAborter

@@ -3,9 +3,9 @@
 A table can reference files in the location of another one, for example after `add_files`. If it
 shares a directory with a listed table, that table may have referenced these files too, and the
 files may get new times, for example if the storage is copied. When the table is dropped, these
-files have to wait with it. The first run that does not find the table looks them up in the live set
-of the last accepted run. Later runs copy the rows for as long as they remember the table and do not
-read it.
+files have to wait until it is due for deletion. The first run that does not find the table looks
+them up in the live set of the last accepted run. Later runs copy the rows for as long as they
+remember the table and do not read it.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ _FOUND: Final = pa.schema([("table", pa.int32()), ("key_hash", pa.int64())])
 class AdoptedFiles:
     """Files that dropped tables needed outside their claims, or in a listed table's location.
 
-    Other tables may stop using them, and their times may change. Such a file waits until all of
-    these tables are due. A table that may exist after all, for example because it cannot be read,
-    is not due.
+    Other tables may stop using these files, and the files' times may change. Such a file waits
+    until all of these dropped tables are due. A table that may exist after all, for example because
+    it cannot be read, is not due.
 
     A table can have any number of files, so their rows stay in the state.
 
@@ -70,14 +70,14 @@ class AdoptedFiles:
         return cls(ParquetScan.of(files, ADOPTED_FILES, directory, tuple(parts)), sum(part.rows for part in parts))
 
     def add(self, other: AdoptedFiles) -> AdoptedFiles:
-        """Return the files of both, with the selection of this one."""
+        """Return the adopted files of both objects, with the table selection of this one."""
         if self.scan is None or other.scan is None:
             return replace(other if self.scan is None else self, selection=self.selection)
         scan = replace(self.scan, paths=self.scan.paths + other.scan.paths, sizes=self.scan.sizes + other.scan.sizes)
         return replace(self, scan=scan, rows=self.rows + other.rows)
 
     def find_waiting(self, tables: Iterable[DroppedTable]) -> StoredHashes | None:
-        """Return the files that wait, or None without any.
+        """Return the key hashes of the adopted files that wait, or None if no file was adopted.
 
         Args:
             tables: The dropped tables. Files of any other table wait.
@@ -94,14 +94,14 @@ class AdoptedFiles:
         return next((item for item in tables if not item.is_due and (item.table.lake, item.table.table_uuid) in owners), None)
 
     def write(self, files: Files, run: TableRun, tables: Iterable[tuple[str, str]]) -> tuple[PartFile, ...]:
-        """Write the rows of some tables, given by lake and uuid, to the side table of a run."""
+        """Write the adopted files of some tables (lake and uuid) to the side table of a run."""
         writer, wanted = PartWriter(files, run.path, ADOPTED_FILES, ADOPTED_SIDE), TableSelection(frozenset(tables))
         for batch in self._read():
             writer.write(batch.filter(wanted.find_rows(batch)))
         return tuple(writer.close())
 
     def _read(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows that count, one batch at a time."""
+        """Yield the adopted files of the selected tables, one batch at a time."""
         for batch in () if self.scan is None else self.scan.read_batches():
             yield batch.filter(self.selection.find_rows(batch))
 
@@ -212,7 +212,7 @@ def _find_metadata(
 
 
 def _open_live_set(context: RunContext, swept: PublishedTable, lake: str) -> LiveSet | None:
-    """Return the live set of a lake that a sweep used, or None if it no longer exists."""
+    """Return the live set of a lake that a sweep used, or None if it is unavailable."""
     references = (value for name, value in swept.receipt.inputs.items() if name.startswith(f"{lake}/{LIVE_FILES.name}/"))
     run_id = next(references, "").partition(":")[0]
     run = next((run for run in context.state.history(lake, LIVE_FILES.name) if run.run_id == run_id), None)
@@ -224,11 +224,12 @@ def _open_live_set(context: RunContext, swept: PublishedTable, lake: str) -> Liv
 class FindAdopted:
     """Find files of dropped tables outside their claims, or where a listed table has a claim too.
 
-    The input has the `KEYED` columns, and the output `_FOUND`. Runs on executors.
+    The input has the `KEYED` columns, and the output `_FOUND`. It is pickled and sent to Spark
+    executors.
 
     Attributes:
         found: The dropped tables.
-        position: Position of the storage.
+        position: Position of the storage in the configuration.
         witnesses: Sorted numbers of the tables' witnesses, at least one.
         tables: Index of the table of each witness.
     """
@@ -255,7 +256,7 @@ class FindAdopted:
 
 @dataclass(frozen=True)
 class WriteAdopted:
-    """Write the files that `find` finds to the side table of a run. Runs on executors.
+    """Write the files that `find` finds to the side table of a run, on Spark executors.
 
     Many manifests reference the same file, so a task merges equal rows.
     """

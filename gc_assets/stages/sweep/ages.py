@@ -37,7 +37,10 @@ class LakeAge:
 
 @dataclass(frozen=True, slots=True)
 class Ages:
-    """Cut-offs of a storage, and of the lakes that have claims in it. Picklable."""
+    """Cut-offs of a storage, and of the lakes that have claims in it.
+
+    They are pickled and sent to Spark executors.
+    """
 
     cutoff: datetime
     lakes: Mapping[str, LakeAge]
@@ -60,7 +63,7 @@ class Ages:
         return cls(cutoff, lakes)
 
     def is_old(self, claimed: pa.RecordBatch) -> pa.Array:
-        """Return a mask of the claimed files that are older than their cut-off.
+        """Return a mask of the claimed files that are older than the cut-offs of storage and lake.
 
         A file's age depends on its modification time or the time in its name, whichever is later.
 

@@ -1,7 +1,7 @@
 """Find candidates that cached entries or commits reference, based on the hashes of their keys.
 
-A single pass over a lake's hashes finds the strongest witness of each candidate, and checks whether
-any key that a lake needs may equal a candidate.
+A single pass over a lake's hashes finds the strongest witness (commit and container) of each
+candidate, and checks whether any key that the lake needs may equal a candidate.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class ReleasedCandidates:
         return cls(lake, key_hash, np.array(routes, object)[witness], kind, witness, columns)
 
     def find(self, hashes: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Match hashes with the candidates.
+        """Find the candidates that have the given key hashes.
 
         Returns:
             Positions of the hashes that belong to candidates, and the positions of the candidates.
@@ -89,7 +89,7 @@ class ReleasedCandidates:
         return rows, at[rows]
 
     def without(self, hashes: NDArray[np.int64]) -> Self:
-        """Return a copy without the candidates that have these hashes."""
+        """Return a copy without the candidates whose key hash is in `hashes`."""
         is_kept = ~np.isin(self.key_hash, hashes)
         arrays = (self.key_hash[is_kept], self.route[is_kept], self.kind[is_kept], self.witness[is_kept])
         return type(self)(self.lake, *arrays, self.witnesses)
@@ -114,7 +114,13 @@ class CandidateMatches:
 
     @classmethod
     def find(cls, keys: LiveKeys, files: Files, candidates: Sequence[str]) -> Self:
-        """Match the candidates in these parts of `CANDIDATES` against all lakes."""
+        """Match candidates against the hashes of all lakes.
+
+        Args:
+            keys: Live keys of the storage.
+            files: The files of the state.
+            candidates: Paths of parts with the candidates (`CANDIDATES` columns).
+        """
         paths, hits, released = tuple(candidates), 0, list[ReleasedCandidates]()
         for item, hashes in zip(keys.sets, keys.lakes, strict=True):
             select = hashes.live_keys(keys.storage)
@@ -126,7 +132,7 @@ class CandidateMatches:
 
 
 def _match(hashes: LiveHashes, task: _MatchCandidates) -> pa.Table:
-    """Match all entries of a lake against the candidates. The result has the `_MATCHES` columns."""
+    """Match all file entries of a lake against the candidates. Returns the `_MATCHES` columns."""
     if hashes.runs_in_process:
         return hashes.run(task, _MATCHES)
     # Each group of parts may reference all candidates, so the results are merged by hash.
@@ -152,7 +158,7 @@ def _count_lifecycle_commits(keys: LiveKeys, files: Files, paths: tuple[str, ...
 
 @dataclass(frozen=True)
 class _MatchCandidates:
-    """Match entries, given as rows of `MATCHED`, against the candidates.
+    """Match file entries (`MATCHED` columns) against the candidates.
 
     Attributes:
         first_unneeded: The smallest `strongest` value that neither live files nor expired history
@@ -184,7 +190,7 @@ class _MatchCandidates:
 
 @lru_cache(maxsize=1)
 def _candidate_hashes(files: Files, paths: tuple[str, ...]) -> tuple[HashSet, SpelledHashes]:
-    """Return the hashes of keys in these parts, alone and with their spelling-insensitive forms."""
+    """Return the hashes of candidate keys, alone and with those of their normalized spelling."""
     keys = read_parts(files, list(paths), CANDIDATES, ["key"]).column("key")
     hashes = xxhash64(keys)
     return HashSet(hashes), SpelledHashes(hashes, xxhash64(loose_form(keys)))

@@ -1,4 +1,4 @@
-"""Read the prefixes claimed by lakes in a storage, excluding the collector's own paths."""
+"""Read the prefixes that lakes claim in a storage, without the paths of gc-assets itself."""
 
 from __future__ import annotations
 
@@ -23,9 +23,12 @@ def claims_of(context: RunContext, storage_name: str, tables: Iterable[Published
     """Return the effective claims on a storage.
 
     `lake_refs` contributes the claims read with the refs, and `live_files` the claims found in
-    metadata. Some files are always excluded because they are never garbage: the collector's own
-    tables and configuration, and files of configured catalogs. Claims of `dropped` tables only
-    apply to prefixes that have no other claim.
+    metadata. Some files are always excluded because they are never garbage: the state and
+    configuration of gc-assets, and files of configured catalogs.
+
+    Args:
+        tables: `lake_refs` and `live_files` of all lakes.
+        dropped: Claims of dropped tables. They only apply to prefixes that have no other claim.
     """
     claims, wide = effective_claims(context, storage_name, tables)
     state, files = collector_paths(context, storage_name)
@@ -39,9 +42,12 @@ def claims_of(context: RunContext, storage_name: str, tables: Iterable[Published
 def effective_claims(
     context: RunContext, storage_name: str, tables: Iterable[PublishedTable]
 ) -> tuple[list[PrefixClaim], list[PrefixClaim]]:
-    """Return the claims of these tables on a storage, and the claims that were too wide.
+    """Return the narrowed claims that lakes have on a storage, and the claims that were too wide.
 
     `narrow_claims` decides which claims are too wide.
+
+    Args:
+        tables: `lake_refs` and `live_files` of the lakes.
     """
     return narrow_claims(list(_shield_shared(_claims(context, storage_name, tables))))
 
@@ -57,7 +63,7 @@ def _shield_shared(claims: Sequence[PrefixClaim]) -> Iterator[PrefixClaim]:
 
 
 def collector_paths(context: RunContext, storage_name: str) -> tuple[list[str], list[str]]:
-    """Return the keys of a storage's files that belong to the collector or to catalogs.
+    """Return the keys of a storage's files that belong to gc-assets or to catalogs.
 
     Each path is resolved both as configured and with its symbolic links followed.
 
@@ -139,18 +145,23 @@ def list_unread_shields(
 
 
 def _location_keys(context: RunContext, storage_name: str, *names: str) -> Iterator[str]:
-    """Yield the keys of a collector path in the storage, for each of its names."""
+    """Yield the keys in the storage to which a path of gc-assets leads under each of its names."""
     locations = {context.resolver().resolve_one(name) for name in names}
     yield from (key for location in locations if location is not None for storage, key in [location] if storage == storage_name)
 
 
 def prefixes_of(context: RunContext, storage_name: str, tables: Iterable[PublishedTable], owners: Collection[Owner]) -> tuple[str, ...]:
-    """Return the key prefixes claimed by these tables and lakes in a storage."""
+    """Return the key prefixes in a storage that the given tables and lakes claim."""
     return tuple(sorted(prefix for storage, prefix in list_claimed_prefixes(context, tables, owners) if storage == storage_name))
 
 
 def list_claimed_prefixes(context: RunContext, tables: Iterable[PublishedTable], owners: Collection[Owner]) -> set[tuple[str, str]]:
-    """Return the storages and key prefixes that these tables and lakes claim."""
+    """Return the storages and key prefixes that the given tables and lakes claim.
+
+    Args:
+        tables: `lake_refs` and `live_files` of all lakes.
+        owners: The tables, and the lakes with all their tables.
+    """
     found: set[tuple[str, str]] = set()
     for table in tables:
         for row in read_parts(context.state.files, table.paths(CLAIMS_SIDE), CLAIMS).to_pylist():

@@ -102,7 +102,7 @@ class DroppedTables:
         prefixes: The dropped tables, indexed by the prefixes that they claimed.
         lakes: The tables that each lake currently lists.
         adopted: Files that the remembered tables referenced outside their claims.
-        notes: Why some of these files are unknown.
+        notes: Why some of the adopted files are unknown.
     """
 
     remembered: tuple[RememberedTable, ...] = ()
@@ -159,7 +159,7 @@ class DroppedTables:
         return place.storage == storage_name and SuspectSplit(self.prefixes).find_prefix(place.prefix) is not None
 
     def explain_foreign(self, found: Sequence[tuple[str, str]]) -> dict[str, str]:
-        """Return why foreign metadata (key, reason) delays dropped tables, by claimed prefix."""
+        """Return why foreign metadata (key, reason) delays dropped tables, keyed by claimed prefix."""
         split, reasons = SuspectSplit(self.prefixes), dict[str, str]()
         for key, reason in sorted(found):
             if (prefix := split.find_prefix(key)) is not None:
@@ -197,9 +197,9 @@ class DroppedTables:
         return replace(self, remembered=tuple(with_oldest_files(self.remembered, oldest)))
 
     def hold(self, reasons: Mapping[str, str]) -> DroppedTables:
-        """Return a copy in which the tables under these prefixes are marked as written.
+        """Return a copy in which tables under the given prefixes are marked as written.
 
-        If a table was due, it waits for the given reason instead.
+        A table that was due waits for the reason given for its prefix instead.
         """
         tables = tuple(
             replace(item, waits_for=item.waits_for or why, is_written=True)
@@ -462,7 +462,7 @@ def _present_prefixes(context: RunContext, storage_name: str, claims: Sequence[P
 
 
 def _accepted_times(context: RunContext, storage_name: str, gone: Sequence[RememberedTable]) -> dict[int, datetime]:
-    """Return when users accepted dropped tables as dead, by index.
+    """Return when users accepted dropped tables as dead, keyed by index in `gone`.
 
     Each claimed prefix needs an acceptance of the prefix or of a directory that contains it, and
     the oldest one determines the time. An acceptance that was made before a run did not find the
@@ -601,7 +601,7 @@ def _find_recoverable(context: RunContext, due: Sequence[DroppedTable], lakes: S
 
 
 def _confirm_repositories(context: RunContext, decided: list[DroppedTable], claims: Sequence[PrefixClaim]) -> list[DroppedTable]:
-    """Ask the servers for each repository. Its files wait if it may exist or may be needed."""
+    """Ask the servers whether each due repository exists. If so, or if needed, its files wait."""
     return [replace(item, waits_for=_find_repository(context, item.table, claims)) if item.is_due else item for item in decided]
 
 
@@ -628,7 +628,7 @@ def _find_overlap(table: RememberedTable, claims: Sequence[PrefixClaim]) -> Pref
 def _sum_former_files(
     spark: SparkSession, context: RunContext, found: DroppedPrefixes, inventory: PublishedTable
 ) -> dict[int, FormerFiles]:
-    """Count each dropped table's listed files and sum their sizes, by index."""
+    """Count each dropped table's listed files and add up their sizes, by index of the table."""
     scan = ParquetScan.of(context.state.files, _LISTED, inventory.path, inventory.parts())
     sums: dict[int, FormerFiles] = {}
     for row in scan.run_task(spark, _SumDropped(found), spark_schema(DROPPED_FILES), inventory.rows):
@@ -645,7 +645,7 @@ def _sum_former_files(
 
 @dataclass(frozen=True)
 class _SumDropped:
-    """Sum listed files by dropped table, as rows of `DROPPED_FILES`. Runs on executors."""
+    """Count listed files of each dropped table (`DROPPED_FILES` columns), on Spark executors."""
 
     found: DroppedPrefixes
 
@@ -662,7 +662,7 @@ class _SumDropped:
     def _find_newest(self, batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
         """Yield the newest file under each prefix that only dropped tables claim.
 
-        The file is skipped if it belongs to one of these tables.
+        The file is skipped if it belongs to one of the dropped tables that claim the prefix.
         """
         directories = pc.replace_substring_regex(batch.column("key"), "[^/]*$", "").dictionary_encode()
         prefixes = [self.found.find_prefix(name) for name in directories.dictionary.to_pylist()]
@@ -683,10 +683,10 @@ class _SumDropped:
 class DroppedFinder:
     """Set the reason and route of dropped tables' files, given as rows of `ROUTED_ORPHANS`.
 
-    A due table's file gets the `dropped` reason, unless expired history or a lifecycle rule holds
-    it, or the ages of the dropped claims make it foreign. A file waits if its table
-    or a table that adopted it is not due. It also waits if it is too old for a listed table, or if
-    no commit referenced it and another catalog may write a table that claimed it.
+    A due table's file gets the `dropped` reason, unless expired history or a lifecycle rule still
+    refers to it, or the ages of the dropped claims make it foreign. A file waits if its table or a
+    table that adopted it is not due. It also waits if it is older than the claims of listed tables,
+    or if no commit referenced it and another catalog may write a table that claimed it.
 
     Attributes:
         found: The dropped tables.
@@ -732,9 +732,10 @@ class DroppedFinder:
     def find_states(self, keys: pa.Array, modified: pa.Array) -> tuple[pa.Array, pa.Array]:
         """Return each file's state, and a mask of files for which only this state counts.
 
-        The state is missing if the file does not belong to a dropped table. The mask selects files
-        that only dropped tables claim, files adopted by a table that is not due, and files that no
-        listed table wrote. A file of unknown origin waits if only dropped tables claim it.
+        The state is `DUE`, `WAITS`, or None if the file does not belong to a dropped table. The
+        mask selects files that only dropped tables claim, files adopted by a table that is not due,
+        and files that no listed table wrote. A file of unknown origin waits if only dropped tables
+        claim it.
         """
         index = self.found.find(keys, modified)
         directories = pc.replace_substring_regex(keys, "[^/]*$", "").dictionary_encode()
@@ -759,7 +760,7 @@ class DroppedFinder:
         dropped table of a file do not count.
 
         Args:
-            index: The dropped table of each file, or None.
+            index: The index of the dropped table to which each file belongs, or None.
         """
         directories = pc.replace_substring_regex(keys, "[^/]*$", "").dictionary_encode()
         claimed = pa.array(map(self.present_ages.of_directory, directories.dictionary.to_pylist()), modified.type)
@@ -800,7 +801,7 @@ class FindUndue:
 
     Checked are rows with the `dropped` reason, and files for which only the dropped table counts.
     For a purge of any other file the result is not certain, because the file waits only if it was
-    quarantined as a file of a dropped table. Runs on executors.
+    quarantined as a file of a dropped table. It is pickled and sent to Spark executors.
     """
 
     finder: DroppedFinder
@@ -823,7 +824,8 @@ class FindUndue:
 class SuspectSplit:
     """Add the `dropped_prefix` column with the dropped table's claim that contains each suspect.
 
-    The column is null if a listed table or lake claims the prefix too. Picklable.
+    The column is null if a listed table or lake claims the prefix too. It is pickled and sent to
+    Spark executors.
     """
 
     found: DroppedPrefixes

@@ -1,7 +1,7 @@
 """Compare candidates with the live keys, after the live filter.
 
 If a candidate equals a live key, the filter has lost a live file. If it differs from a live key
-only in its spelling, it may be a live file too.
+only in its spelling, such as percent-encoding or Unicode composition, it may be a live file too.
 
 See docs/adr/0001-exact-comparison-after-the-filter.md.
 """
@@ -51,20 +51,20 @@ def ignores_case(context: RunContext, storage_name: str) -> bool:
 
 
 def find_hits(candidates: DataFrame, keys: DataFrame, *, ignore_case: bool) -> DataFrame:
-    """Find candidates that equal a live key.
+    """Find candidates that equal a live key, exactly or except for spelling.
 
-    `exact` is false if only the spelling-insensitive forms are equal. Since this is an expensive
-    join, it only runs if a candidate and a live key have the same hash (`candidate_matches.py`).
+    Since this is an expensive join, it only runs if a candidate and a live key have the same hash
+    (`candidate_matches.py`).
 
     Returns:
-        A frame with the columns key and exact.
+        A frame with the columns key and exact. `exact` is false if only the spelling differs.
     """
     twins = find_twins(candidates, keys, ignore_case=ignore_case)
     return twins.groupBy("key").agg(F.max(F.col("key") == F.col("live_key")).alias("exact"))
 
 
 def find_twins(candidates: DataFrame, keys: DataFrame, *, ignore_case: bool) -> DataFrame:
-    """Join candidates and live keys by their spelling-insensitive form.
+    """Join candidates with the live keys that they equal, exactly or except for spelling.
 
     Returns:
         A frame with the columns key and live_key.
@@ -76,7 +76,7 @@ def find_twins(candidates: DataFrame, keys: DataFrame, *, ignore_case: bool) -> 
 
 @dataclass(frozen=True)
 class _AddLooseForm:
-    """Add the spelling-insensitive form of keys, and rename the key column to `name`."""
+    """Add a column with the normalized spelling of keys, and rename the key column to `name`."""
 
     name: str
     ignore_case: bool

@@ -1,4 +1,4 @@
-"""Find files that are in a claim and not needed, but may not belong to the lake.
+"""Find foreign files: unneeded files in a lake's claim that may belong to other applications.
 
 The rules are in `core/foreign.py`.
 """
@@ -73,10 +73,12 @@ MAX_LISTED: Final = 5
 
 @dataclass(frozen=True)
 class ForeignFinder:
-    """Add a column with the rule that makes a claimed file foreign (`foreign_rule`). Picklable.
+    """Add the column `foreign_rule`: the rule that makes a claimed file foreign, or null.
+
+    It is pickled and sent to Spark executors.
 
     Attributes:
-        known: Search targets for which a file is known to the lakes.
+        known: Search targets that match a file which a commit ever referenced.
         datasets: Directories of datasets in other formats.
     """
 
@@ -120,7 +122,12 @@ class ForeignSearch:
         probed: WrittenParts,
         run: TableRun,
     ) -> Self:
-        """Prepare the search with the scratch tables of a probe."""
+        """Prepare the search from the side tables that the probe of the inventory wrote.
+
+        Args:
+            live: `live_files` of all lakes.
+            probed: The parts that the probe wrote for `run`.
+        """
         files = context.state.files
         found = read_parts(files, probed.paths(run, FOUND_DATASETS_SIDE), FOREIGN_DATASETS)
         datasets = outermost(found, rules.claims)
@@ -146,7 +153,7 @@ class ForeignSearch:
         return {side: tuple(write_parts(rows, self.run, files, side)) for side, rows in tables.items() if rows.num_rows}
 
     def sum_files(self, written: WrittenParts) -> tuple[ForeignFiles, ...]:
-        """Sum the foreign files in `orphan_files` by rule and claim, most files first."""
+        """Count the foreign files in `orphan_files` for each rule and claim, most files first."""
         if not any(reason == FOREIGN for reason, *_ in written.totals):
             return ()
         scan = ParquetScan.of(self.context.state.files, _SUMMED, self.run.path, written.parts)
@@ -176,7 +183,7 @@ def foreign_rules(
 
     Args:
         tables: `lake_refs` and `live_files` of all lakes.
-        dropped: The dropped tables. Their claims keep their ages.
+        dropped: The dropped tables. Their claims keep the ages that earlier runs recorded.
     """
     paths = {lake.name: found for lake in context.config.lakes if (found := context.kind(lake.name).files.own_paths) is not None}
     own_names = {lake.name: names for lake in context.config.lakes if (names := context.kind(lake.name).files.own_names) is not None}
@@ -204,7 +211,7 @@ def foreign_rules(
 
 
 def _find_locations(claims: Collection[PrefixClaim], lakes: Collection[str]) -> set[str]:
-    """Return the locations of tables in these lakes that no lake claims as a whole."""
+    """Return the table locations in the given lakes, except prefixes that a whole lake claims."""
     of_lakes = {claim.prefix for claim in claims if claim.table is None and claim.collect}
     return {claim.prefix for claim in claims if claim.table is not None and claim.owner.lake in lakes} - of_lakes
 
@@ -212,11 +219,12 @@ def _find_locations(claims: Collection[PrefixClaim], lakes: Collection[str]) -> 
 def claim_ages(
     context: RunContext, storage_name: str, tables: Sequence[PublishedTable], dropped: Collection[tuple[str, str]] = ()
 ) -> tuple[ClaimAges, ClaimAges]:
-    """Return the ages of the current claims, counted in two ways.
+    """Return since when the current claims have existed, according to two definitions.
 
-    The first result counts from the last run without the claim, and the second from the first run
-    with it. A claim is new if the storage's newest accepted run did not have it, and it keeps its
-    age in all later runs. The claims (prefix, table) of `dropped` tables keep their ages too.
+    The first result has the time of the last run without the claim, and the second that of the
+    first run with it. A claim is new if the storage's newest accepted run did not have it, and it
+    keeps its age in all later runs. The claims (prefix, table) of `dropped` tables keep their ages
+    too.
     """
     listed, _ = effective_claims(context, storage_name, tables)
     current = [*_owners(listed), *sorted(dropped)]
@@ -326,7 +334,7 @@ def _known_columns(spark: SparkSession, context: RunContext, storage_name: str, 
 
 @dataclass(frozen=True)
 class _FindTargets:
-    """Yield the targets that match known keys. Runs on executors."""
+    """Yield the search targets that match keys which commits referenced, on Spark executors."""
 
     targets: frozenset[str]
     data_names: tuple[str, ...]
@@ -340,7 +348,7 @@ class _FindTargets:
 
 @dataclass(frozen=True)
 class _SumForeign:
-    """Sum foreign files by rule, lake and claim. Runs on executors."""
+    """Count foreign files for each rule, lake and claim, on Spark executors."""
 
     claims: Claims
 
@@ -420,7 +428,7 @@ def _without_name(item: OtherFormat) -> str:
 
 
 def read_datasets(context: RunContext, storage_name: str) -> frozenset[str]:
-    """Return the directories of other formats' datasets that a sweep found (see `find_sweep`)."""
+    """Return the directories of datasets in other formats that the sweep found (see `find_sweep`)."""
     swept = find_sweep(context, storage_name)
     if swept is None:
         return frozenset()

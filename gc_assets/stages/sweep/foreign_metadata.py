@@ -1,6 +1,7 @@
 """Detect metadata of unconfigured tables and repositories in claimed prefixes.
 
 Such metadata is a sign of an unconfigured catalog, whose live files would look unreferenced.
+Objects whose names look like metadata are called suspects.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def foreign_metadata(suspects: DataFrame, classifier: MetadataClassifier) -> Dat
 
     Rows without a reason are metadata of former views or known tables. For known tables, they
     contain the lineage, which `metadata_lineage.py` needs to decide whether another catalog wrote
-    the file. `prefixes` are those under which the table may have files: around the metadata,
+    the file. `prefixes` are the prefixes under which the table may have files: around the metadata,
     in its locations and around its manifest lists. `claimed_by` is the uuid of the table whose
     claim contains the file, if any.
 
@@ -292,7 +293,7 @@ class MetadataClassifier:
     def _find_external(self, lineage: Lineage) -> list[str] | None:
         """Return one address per directory that a metadata file references.
 
-        Returns None if any of them is in a storage or cannot be resolved.
+        Returns None if any directory is in a storage or cannot be resolved.
 
         For example, Spark's `rewrite_table_path` stages files that only reference other locations,
         when it prepares a copy of the table.
@@ -305,8 +306,10 @@ class MetadataClassifier:
         return sorted(named) if is_external else None
 
     def _find_prefixes(self, place: str, lineage: Lineage = NO_LINEAGE) -> frozenset[StoragePrefix]:
-        """Return a prefix of this storage, and the prefixes around a metadata file's locations and
-        manifest lists in any storage.
+        """Return the prefixes under which the table of a metadata file may have files.
+
+        These are `place` in this storage, and those around the metadata's locations and manifest
+        lists in any storage.
         """
         resolved = map(self.resolver.locate_one, _name_directories(_name_contents(lineage)))
         named = (StoragePrefix(found[0], find_table_prefix(found[1])) for found in resolved if found is not None)

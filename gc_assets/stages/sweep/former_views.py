@@ -55,7 +55,7 @@ class FormerViews:
     """A storage's known views, and the metadata of views that catalogs no longer list.
 
     Attributes:
-        known: Views that the next run needs.
+        known: Views to remember for the next run.
         catalogs: Identity of each lake's current catalog.
         files: Keys of former views' metadata, with the view's uuid.
     """
@@ -101,7 +101,7 @@ class FormerViews:
     def write(self, context: RunContext, run: TableRun) -> dict[str, tuple[PartFile, ...]]:
         """Write the known views to a side table of the run.
 
-        A view is dropped if it has been missing for `FORGET_AFTER` and its files are gone.
+        A view is omitted if it has been missing for `FORGET_AFTER` and its files are gone.
         """
         now, found = context.clock.now(), set(self.files.values())
         rows = [
@@ -117,7 +117,7 @@ NO_FORMER_VIEWS: Final = FormerViews((), {}, {})
 
 
 def find_former_views(context: RunContext, storage_name: str, refs: Iterable[PublishedTable]) -> FormerViews:
-    """Find the views that the next run needs. Their metadata files are not searched here.
+    """Find the views to remember for the next run, without their metadata files.
 
     Args:
         refs: `lake_refs` of all lakes.

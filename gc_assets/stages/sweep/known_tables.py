@@ -166,7 +166,7 @@ def _list_puts(commits: pa.Table) -> pa.Table:
 
 
 def newest_commit_times(places: pa.Table, commits: pa.Table, on_branches: pa.ChunkedArray) -> dict[str, KnownTable]:
-    """Return when a commit last added a metadata file of each table, or 0 if no commit did.
+    """Find the newest commit that added a metadata file of each table. Its time is 0 if unknown.
 
     Newer metadata that is not in any commit was written through another catalog, or on a branch
     that was dropped before a run read it.

@@ -39,11 +39,12 @@ def planned_by_alias(
 ) -> list[str]:
     """Find plan rows that would remove an object which a lake needs under another address.
 
-    If the store cannot examine a live file behind a link of another storage, it may be any planned
-    file. A live file outside all storages has an unknown address in this case
-    (`stages/mark/unknown_addresses.py`), which another gate compares.
+    If the store cannot examine a live file behind a link of another storage, a message reports it,
+    because it may be any planned file. A live file outside all storages has an unknown address in
+    this case (`stages/mark/unknown_addresses.py`), which another gate compares.
 
     Args:
+        live: `live_files` of all lakes.
         rows: Returns the plan's rows (columns action, key, etag). Only called if needed.
 
     Returns:
@@ -88,7 +89,7 @@ def _behind_links(spark: SparkSession, context: RunContext, storage_name: str, l
 
 @dataclass(frozen=True)
 class _Identify:
-    """Add the identity of the object at each address, or why it is unknown. Runs on executors."""
+    """Add the identity of the object at each address, or why it is unknown, on Spark executors."""
 
     store: Store
 

@@ -33,10 +33,13 @@ from gc_assets.stores.store import find_link_sources, resolve_links
 
 
 def find_link_targets(spark: SparkSession, context: RunContext, storage_name: str, live: Sequence[PublishedTable]) -> Iterator[DataFrame]:
-    """Yield the storage's keys that links in live files' addresses lead to.
+    """Yield the keys in a storage to which live files' addresses lead through symbolic links.
 
     Listings never contain files behind a link, so only unlisted live files are resolved. This run's
     listing shows whether there are any links.
+
+    Args:
+        live: `live_files` of all lakes.
 
     Yields:
         Frames with the `NEEDED` columns.
@@ -79,7 +82,7 @@ def _read_unlisted(
 class _ResolveLinks:
     """Resolve addresses that lead into the storage through symbolic links, and yield their keys.
 
-    Runs on executors.
+    It is pickled and sent to Spark executors.
     """
 
     location: str

@@ -63,7 +63,7 @@ def live_tables(context: RunContext) -> list[PublishedTable]:
 
 
 def live_keys(spark: SparkSession, context: RunContext, storage_name: str, live: Sequence[PublishedTable]) -> DataFrame:
-    """Return all lakes' live files in a storage, as rows of `live_files`.
+    """Return the live files of all lakes in a storage, as rows of `live_files`.
 
     If two lakes need a key, it occurs twice. Use `LiveKeys` instead if hashes are sufficient,
     because this function joins all entries.
@@ -178,9 +178,9 @@ def _look_up(keys: LiveKeys, files: Files, published: PublishedTable, expected: 
 
 
 def _build_slices(keys: LiveKeys, spec: FilterSpec, slices: int, merge: _MergeFilters) -> Sequence[Any]:
-    """Build all slices of the filter, and return the reports of `merge`.
+    """Build all slices (partitions by key hash) of the filter, and return the reports of `merge`.
 
-    A single call merges each slice.
+    A single call of `merge` merges each slice.
     """
     build = _BuildPartialFilters(spec, slices)
     if slices == 1 and keys.runs_in_process:
@@ -214,7 +214,8 @@ def _by_slice(hashes: np.ndarray, slices: int) -> Iterator[tuple[int, slice | np
 class ProbeFilter:
     """Look up hashes in a published filter.
 
-    Only paths are pickled, and each worker process reads the filter once.
+    When it is pickled for Spark executors, it only contains paths. Each worker process reads the
+    filter once.
     """
 
     files: Files

@@ -1,4 +1,4 @@
-"""Hashes of the live keys of a storage, in this process or on executors."""
+"""Hash the live keys of a storage, in the driver or on executors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class LiveKeys:
 
     Attributes:
         sets: Live sets of the lakes that have one.
-        lakes: The hashes of each live set, in the same order.
+        lakes: The key hashes of each live set, in the order of `sets`.
     """
 
     spark: SparkSession
@@ -43,7 +43,7 @@ class LiveKeys:
 
     @classmethod
     def of(cls, spark: SparkSession, context: RunContext, storage_name: str, live: Sequence[PublishedTable]) -> Self:
-        """Open the live keys of published tables.
+        """Open the live keys of `live`, the published `live_files` of all lakes.
 
         Raises:
             StateError: If one of the tables was published by an older release.
@@ -61,11 +61,11 @@ class LiveKeys:
 
     @property
     def runs_in_process(self) -> bool:
-        """True if this process reads the hashes, False if executors do."""
+        """True if the driver reads the hashes, False if executors do."""
         return all(lake.runs_in_process for lake in self.lakes)
 
     def distinct(self) -> Iterator[pa.RecordBatch]:
-        """Yield the distinct key hashes of each lake in this process."""
+        """Yield the distinct key hashes of each lake in the driver."""
         for lake in self.lakes:
             selected = pa.Table.from_batches(lake.live_keys(self.storage)(lake.match()), LIVE_KEYS)
             yield pa.RecordBatch.from_arrays([pa.array(sort_distinct(selected.column("key_hash").to_numpy()))], schema=_DISTINCT)
@@ -90,7 +90,7 @@ class LiveKeys:
 
 @dataclass(frozen=True)
 class _MapLive:
-    """Run another task over those matched rows that are live."""
+    """Run a task on the matched rows whose file is live."""
 
     select: SelectLive
     task: Task

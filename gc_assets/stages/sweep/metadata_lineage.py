@@ -1,9 +1,10 @@
 """Find metadata of known tables that was written through an unconfigured catalog.
 
 Each metadata file refers to its predecessor, so the files that a table's configured catalogs wrote
-form a chain from the current file back to the first one. If a suspect follows a file outside this
-chain, another catalog committed it, for example because the table is registered there too. If it
-follows a file in the chain, it may be left over from a failed commit and is not foreign.
+form a chain from the current file back to the first one. A suspect is a listed metadata file to
+which no configured catalog refers. If it follows a file outside this chain, another catalog
+committed it, for example because the table is registered there too. If it follows a file in the
+chain, it may be left over from a failed commit and is not foreign.
 
 Metadata files are immutable, and they are only read for tables with such suspects. The search runs
 in the driver.
@@ -92,7 +93,8 @@ def follow_chain(current: Sequence[str], read: ReadLineage, resolver: KeyResolve
     Each log lists up to 100 files, so only a few files are read.
 
     Args:
-        current: Addresses of the files in the catalogs, first those at branches, then the newest.
+        current: Addresses of the files in the catalogs, first those at heads of branches, then the
+            newest.
         read: Returns the lineage in a file, or None if the file does not exist or is damaged.
             Raises OSError or GcError if it cannot be read now.
     """
@@ -138,7 +140,7 @@ def follow_chain(current: Sequence[str], read: ReadLineage, resolver: KeyResolve
 
 
 def _add_snapshots(chain: Chain, found: Lineage) -> None:
-    """Add a current file's snapshots, and when its head's oldest listed ancestor was created."""
+    """Add a metadata file's snapshots, and the time of its head's oldest listed ancestor."""
     by_id = {item.snapshot_id: item for item in found.snapshots}
     chain.snapshots.update(by_id)
     item, met = by_id.get(found.head or ""), set[str]()
@@ -162,7 +164,7 @@ def find_settled_time(context: RunContext) -> datetime:
 def find_foreign_lineages(
     context: RunContext, storage_name: str, rows: Iterable[Mapping[str, Any]], former: Mapping[str, Sequence[str]], skip: Collection[str]
 ) -> dict[str, str]:
-    """Return why suspects were written through another catalog, by key.
+    """Find suspects that another catalog wrote. Returns the reason for each, by its key.
 
     Args:
         rows: Suspects of known tables (`FOREIGN` columns, without a reason).
@@ -203,7 +205,7 @@ def find_foreign_lineages(
 
 
 def _select(suspects: Mapping[str, Sequence[Suspect]], is_selected: Callable[[str, Suspect], bool]) -> dict[str, list[Suspect]]:
-    """Select suspects by uuid. A uuid without a selected suspect is omitted."""
+    """Select suspects, keyed by table uuid. Tables without a selected suspect are omitted."""
     found = {uuid: [item for item in items if is_selected(uuid, item)] for uuid, items in suspects.items()}
     return {uuid: items for uuid, items in found.items() if items}
 
@@ -211,14 +213,16 @@ def _select(suspects: Mapping[str, Sequence[Suspect]], is_selected: Callable[[st
 def remove_former(
     context: RunContext, storage_name: str, rows: Sequence[Mapping[str, Any]]
 ) -> tuple[Sequence[Mapping[str, Any]], set[StoragePrefix]]:
-    """Remove former metadata that is newer than its catalog and whose waiting time has ended.
+    """Remove suspects that are former metadata, and whose waiting time has ended.
 
-    Such files (`stages/mark/former_metadata.py`) remain if a catalog is restored from a backup, or
-    if a table is registered again with older metadata. No file of a table is removed if their
-    number reaches the limit, because some may not be listed.
+    Former metadata (`stages/mark/former_metadata.py`) was once used by a catalog. It is newer than
+    the current metadata if the catalog is restored from a backup, or if a table is registered again
+    with older metadata. If a table has `MAX_REASONS` or more newer files, none of them is removed,
+    because some may be missing from the suspects.
 
-    If other files of the lake are newer than its catalog, the catalog may be a copy. An approval
-    can override the gate because of them, so the files of the removed ones must be kept too.
+    If other metadata of the lake is newer than its catalog, the catalog may be a copy, and a gate
+    refuses the plan. A user can override this gate, so the files that the removed suspects
+    reference must be kept too.
 
     Args:
         rows: Suspects (`FOREIGN` columns).
@@ -243,7 +247,7 @@ def remove_former(
 def _find_former(
     context: RunContext, lake_name: str, newer: Mapping[File, Mapping[str, Any]], resolver: KeyResolver
 ) -> tuple[set[File], set[File]]:
-    """Find metadata files in a lake's earlier refs.
+    """Find metadata files in the freezes (recorded refs) of a lake's earlier runs.
 
     The waiting time of a file begins with the first run that no longer found it. A file that was
     written after a run was not found by it.
@@ -253,9 +257,9 @@ def _find_former(
 
     Returns:
         The files that the catalog may still need, because their waiting time has not ended, or
-        because the lake reads another catalog now. Then the files whose waiting time has ended. Of
-        these, files are omitted if the catalog did not list their table in every run since then,
-        because another catalog may use them.
+        because the lake reads another catalog now. Then the files whose waiting time has ended,
+        except files of tables that the catalog did not list in every run since then, because
+        another catalog may use these.
     """
     refs, after = context.table(LAKE_REFS, lake_name), context.config.lake(lake_name).dropped_after
     summary, names = refs.summary(LakeRefsSummary), _read_names(context, refs)
@@ -279,7 +283,7 @@ def _find_former(
 
 
 def _read_names(context: RunContext, refs: PublishedTable) -> dict[str, set[str]]:
-    """Return the names of a freeze's tables, by uuid."""
+    """Return the names of the tables in a run's freeze of refs, keyed by table uuid."""
     names = defaultdict[str, set[str]](set)
     for row in read_parts(context.state.files, refs.paths(SOURCES_SIDE), SOURCES, ["table_uuid", "table_name"]).to_pylist():
         names[row["table_uuid"]].add(row["table_name"])
@@ -287,7 +291,10 @@ def _read_names(context: RunContext, refs: PublishedTable) -> dict[str, set[str]
 
 
 def _list_uuids(context: RunContext, refs: PublishedTable, names: Mapping[str, Collection[str]]) -> set[str]:
-    """Return the uuids of the tables in a freeze, and of tables with the names of unreadable ones."""
+    """Return the uuids of the tables in a run's freeze of refs, including unreadable tables.
+
+    Unreadable tables have no uuid in the freeze, so `names` provides it.
+    """
     unread = {item.table_name for item in refs.summary(LakeRefsSummary).unread}
     of_unread = {uuid for uuid, of_table in names.items() if None in unread or not unread.isdisjoint(of_table)}
     return of_unread.union(_read_names(context, refs))
@@ -335,7 +342,7 @@ class Suspect:
         """Return True if the file was written through another catalog.
 
         Args:
-            chain: The files of the configured catalogs.
+            chain: The metadata files of the table that configured catalogs wrote.
             locations: The locations that the configured catalogs claim for the table.
         """
         if self.file in chain.files:
@@ -361,14 +368,14 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True)
 class _CurrentFiles:
-    """Metadata files in the freeze, and each table's locations by uuid."""
+    """Metadata files in this run's freeze of refs, and each table's locations, by table uuid."""
 
     files: frozenset[File]
     locations: Mapping[str, frozenset[File]]
 
     @classmethod
     def read(cls, context: RunContext, keys: Collection[str]) -> _CurrentFiles:
-        """Read all locations, and the files with one of these keys."""
+        """Read the locations of all tables, and the metadata files whose key is in `keys`."""
         wanted = pa.array(sorted(keys), pa.string())
         kinds = pa.array(sorted(frozenset[str]().union(*(pattern.file_kinds for pattern in metadata_patterns()))), pa.string())
         files, locations = set[File](), dict[str, set[File]]()
@@ -432,10 +439,11 @@ class _Reader:
 
 
 def _find_seen(context: RunContext, wanted: set[File], resolver: KeyResolver) -> set[File]:
-    """Return the files that an earlier run found in the current catalog of a lake.
+    """Return the wanted files that an earlier run found in the current catalog of a lake.
 
-    They are not foreign, because a table may have been registered again with older metadata. Files
-    of a lake's former catalog are not returned, because that catalog may still be in use.
+    These metadata files are not foreign, because a table may have been registered again with older
+    metadata. Files of a lake's former catalog are not returned, because that catalog may still be
+    in use.
     """
     found = set[File]()
     for lake in context.config.lakes:
@@ -450,7 +458,7 @@ def _find_seen(context: RunContext, wanted: set[File], resolver: KeyResolver) ->
 
 
 def _find_in_freeze(context: RunContext, refs: PublishedTable, wanted: Collection[File], resolver: KeyResolver) -> set[File]:
-    """Return those files that a freeze contains."""
+    """Return the wanted metadata files that a run's freeze of refs contains."""
     rows = read_parts(context.state.files, refs.paths(PINNED_SIDE), PINNED, ["storage", "key"])
     rows = rows.filter(pc.is_in(rows.column("key"), pa.array([key for _, key in wanted], pa.string())))
     found = {file for row in rows.to_pylist() if (file := (row["storage"], row["key"])) in wanted}
@@ -464,7 +472,7 @@ def _identify_all(addresses: Iterable[str], wanted: Collection[File], resolver: 
 
 
 def _describe(context: RunContext, item: Suspect, uuid: str, current: str, error: str | None) -> str:
-    """Return the reason. It is the same for all files of a table, so that gates show it once."""
+    """Return why a suspect is foreign. All suspects of a table share this text in gates."""
     (storage_name, key), resolver = item.file, context.resolver()
     way_out = describe_way_out(resolver, storage_name, key, uuid)
     if error is not None:

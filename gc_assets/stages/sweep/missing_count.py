@@ -1,7 +1,7 @@
 """Count missing live files by the hashes of their keys, if there are too many to join their names.
 
 If a whole location is missing or is spelled differently, every live file is unlisted. Two passes
-over the cached entries in this process replace a join of all names. A collision of hashes can make
+over the cached entries in the driver replace a join of all names. A collision of hashes can make
 the count wrong by one, but it never makes a file a candidate.
 """
 
@@ -38,7 +38,7 @@ def hash_excused(quarantined: DataFrame, purged: DataFrame) -> pa.Table:
     """Hash the keys of files that do not have to exist.
 
     Args:
-        quarantined: The ledger.
+        quarantined: The quarantine ledger.
         purged: Keys purged because a rule of their lake allowed it (columns key, lake). They do not
             have to exist for that lake.
 
@@ -57,7 +57,7 @@ def count_missing(keys: LiveKeys, unlisted: NDArray[np.int64], broken: Collectio
     listed the storage itself.
 
     Args:
-        keys: The live keys of all lakes, which this process must be able to read.
+        keys: The live keys of all lakes, which the driver must be able to read.
         unlisted: Sorted hashes of the live keys that are not listed.
         broken: Tables and lakes whose files are not counted.
         excused: Files that do not have to exist (`EXCUSED` columns).
@@ -79,7 +79,7 @@ def _find_required(
     """Select a lake's live files that must exist.
 
     Args:
-        wanted: Sorted hashes of keys. Other files are not selected.
+        wanted: Sorted hashes of the keys of missing files. Other files are not selected.
 
     Returns:
         The hashes of their keys, and the tables that need them, with the number of files.
@@ -107,9 +107,10 @@ def _hash_files(batches: Iterable[pa.RecordBatch], position: int) -> Iterator[_F
 
 
 def _group_files(rows: Iterable[_Files]) -> _Files:
-    """Group rows by hash.
+    """Group the rows of each file by the hash of its key.
 
-    A file must exist if it must exist according to any row. Its witness is the strongest one.
+    A file must exist if it must exist according to any of its rows. Its witness is the strongest
+    one.
     """
     none = np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.bool_)
     key_hash, strongest, must_exist = map(np.concatenate, zip(none, *rows, strict=True))
@@ -118,7 +119,7 @@ def _group_files(rows: Iterable[_Files]) -> _Files:
 
 
 def _find_first_keys(keys: LiveKeys, hashes: NDArray[np.int64]) -> tuple[str, ...]:
-    """Return the alphabetically first keys with these sorted hashes, at most `MAX_SAMPLES`."""
+    """Return the alphabetically first live keys whose hash is in `hashes`, at most `MAX_SAMPLES`."""
     first = pa.array([], pa.string())
     for item, lake in zip(keys.sets, keys.lakes, strict=True) if len(hashes) else ():
         position = lake.scan.storages.index(keys.storage)

@@ -61,7 +61,13 @@ _HASH: Final = pa.schema([("key_hash", pa.int64())])
 def restrict_candidates(spark: SparkSession, context: RunContext, storage_name: str, probed: WrittenParts, run: TableRun) -> WrittenParts:
     """Drop candidates that were never referenced, or that changed after the listing.
 
-    The totals count dropped candidates in the classes `UNNAMED` and `CHANGED`.
+    Args:
+        probed: The parts with the candidates, and the totals of each class of listed objects.
+        run: The run of `orphan_files`, to which the remaining candidates are written.
+
+    Returns:
+        `probed` with the remaining candidates. Its totals count dropped candidates in the classes
+        `UNNAMED` and `CHANGED`.
     """
     parts = probed.side.get(CANDIDATES_SIDE, ())
     if not parts:
@@ -84,7 +90,7 @@ def restrict_candidates(spark: SparkSession, context: RunContext, storage_name: 
 
 
 def _find_named(spark: SparkSession, context: RunContext, storage_name: str, candidates: ParquetScan) -> NDArray[np.int64]:
-    """Return the sorted hashes of the candidates that a container or commit ever referenced."""
+    """Return the sorted key hashes of candidates that a container or commit ever referenced."""
     search = _FindHashes(candidates.files, candidates.paths)
     found = [
         _run(spark, source, replace(search, hashes_of=source.hashes_of), sum(candidates.sizes))
@@ -123,7 +129,7 @@ def _sources(context: RunContext, storage_name: str) -> Iterator[_Source]:
 
 
 def _run(spark: SparkSession, source: _Source, search: _FindHashes, task_bytes: int) -> NDArray[np.int64]:
-    """Search the rows of a source, in this process if there are only a few."""
+    """Search the rows of a source, in the driver if there are only a few."""
     scan = source.scan
     is_few = tasks.column_fits_in_process(source.rows, scan.sizes) and task_bytes <= tasks.MAX_IN_PROCESS_COLUMN_BYTES
     if is_small(spark) or is_few:
@@ -132,7 +138,7 @@ def _run(spark: SparkSession, source: _Source, search: _FindHashes, task_bytes: 
 
 
 class _HashesOf(Protocol):
-    """Hash the keys of a batch that are in one storage. Picklable."""
+    """Hash the keys in a batch that belong to one storage, on Spark executors."""
 
     def __call__(self, batch: pa.RecordBatch) -> NDArray[np.int64]: ...
 
@@ -179,7 +185,10 @@ class _ContentRoots:
 
 @dataclass(frozen=True)
 class _FindHashes:
-    """Find the distinct hashes of rows that match a candidate. Runs on executors."""
+    """Find the distinct key hashes of published rows that equal the key hash of a candidate.
+
+    It is pickled and sent to Spark executors.
+    """
 
     files: Files
     candidates: tuple[str, ...]
@@ -200,9 +209,12 @@ def _candidate_hashes(files: Files, paths: tuple[str, ...]) -> NDArray[np.int64]
 
 @dataclass(frozen=True)
 class _KeepNamed:
-    """Write the candidates with one of these hashes if their object is still as listed.
+    """Write the candidates that were ever referenced and have not changed since the listing.
 
-    Runs on executors.
+    It is pickled and sent to Spark executors.
+
+    Attributes:
+        named: Sorted key hashes of the candidates that a container or commit ever referenced.
     """
 
     store: Store

@@ -1,7 +1,8 @@
 """Find the keys of a plan or of the quarantine that lakes need.
 
-A lake may need a file under another spelling of its key. For example, Iceberg Java writes a path
-with `%3A` to an Azure blob with `:`. Such a key is in doubt, and is found too.
+A lake may need a file under another spelling of its key, such as another percent-encoding. For
+example, Iceberg Java writes a path with `%3A` to an Azure blob with `:`. Such keys are found too,
+because they may be needed.
 """
 
 from __future__ import annotations
@@ -44,9 +45,10 @@ def find_needed(
     """Return the keys among the given ones that lakes need, exactly or under another spelling.
 
     A key occurs once for each lake that needs it. Other spellings only count for keys that no lake
-    needs exactly. This process looks up at most `MAX_KEYS` keys. If there are more, the result
-    contains all files that any lake needs, including keys that were not given. This process hashes
-    the spellings of at most `MAX_MATCHED` keys, because executors join the hashes of more.
+    needs exactly. The driver looks up at most `MAX_KEYS` keys. If there are more, the result
+    contains all files that any lake needs, including keys that were not given. The driver compares
+    the spellings of at most `MAX_MATCHED` keys by hash. If there are more, executors join the
+    hashes.
 
     Args:
         spark: The session of the result.
@@ -77,7 +79,7 @@ def find_needed(
 
 
 def strongest_need() -> Column:
-    """Order the needs of a key: live before expired history, exact before other spellings."""
+    """Rank the `NEEDED` rows of a key: live above expired history, exact above other spellings."""
     return F.struct("is_live", F.col("respelled").isNull())
 
 
@@ -93,7 +95,7 @@ def _read_all(spark: SparkSession, context: RunContext, storage_name: str, live:
 
 
 def _select_needed(context: RunContext, storage_name: str, table: PublishedTable, rows: pa.Table) -> pa.Table:
-    """Select the files that a lake needs from rows with the `ROUTED_ROWS` columns."""
+    """Select the files that a lake needs from rows of its live set (`ROUTED_ROWS` columns)."""
     routes = ["", EXPIRED_SIDE] if context.kind(table.receipt.owner).edits_history else [""]
     rows = rows.filter(pc.and_(pc.equal(rows.column("storage"), storage_name), pc.is_in(rows.column(ROUTE), pa.array(routes))))
     columns = {
@@ -111,7 +113,7 @@ def _find_respelled(
 ) -> DataFrame | None:
     """Find keys that lakes need under another spelling.
 
-    Hashes show whether there may be any. Only then are the keys themselves compared.
+    The keys themselves are only compared if hashes show that there may be such keys.
 
     Args:
         wanted: The distinct keys, in the column key.
@@ -141,7 +143,7 @@ def _find_respelled(
 def _find_hashes(spark: SparkSession, keys: LiveKeys, wanted: pa.Table | DataFrame) -> list[NDArray[np.int64]]:
     """Return the sorted hashes of each lake's keys that may be other spellings of the given keys.
 
-    If there are more than `MAX_KEYS`, some of them are missing.
+    If there are more than `MAX_KEYS` hashes, some are missing.
     """
     if isinstance(wanted, DataFrame):
         spelled = map_arrow(wanted, _hash_spelling, LIVE_KEYS)
@@ -158,7 +160,14 @@ def _find_hashes(spark: SparkSession, keys: LiveKeys, wanted: pa.Table | DataFra
 
 
 def _join_hashes(keys: LiveKeys, number: int, spelled: DataFrame) -> NDArray[np.int64]:
-    """Do the same on executors, for more keys than each of their tasks should hold."""
+    """Return the hashes that `_find_hashes` finds for one lake, with a join on executors.
+
+    This is used if there are more keys than a task should hold in memory.
+
+    Args:
+        number: Index of the lake in `keys.lakes`.
+        spelled: The hashes of the given keys (`LIVE_KEYS` columns).
+    """
     lake = keys.lakes[number]
     position = lake.scan.storages.index(keys.storage)
     entries = lake.match_frame().filter(F.col("storage") == position).select(*LIVE_KEYS.names)
@@ -168,7 +177,7 @@ def _join_hashes(keys: LiveKeys, number: int, spelled: DataFrame) -> NDArray[np.
 
 
 def _hash_spelling(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Hash keys and their spelling-insensitive forms. The result has the `LIVE_KEYS` columns."""
+    """Hash keys, and the same keys with normalized spelling. Yields the `LIVE_KEYS` columns."""
     for batch in batches:
         keys = batch.column("key")
         yield pa.RecordBatch.from_arrays([pa.array(xxhash64(keys)), pa.array(xxhash64(loose_form(keys)))], schema=LIVE_KEYS)

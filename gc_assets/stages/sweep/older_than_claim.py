@@ -1,9 +1,9 @@
-"""Remember the files that were older than the claim on their location (rule `new_claim`).
+"""Remember foreign files that were older than the claim on their location (rule `new_claim`).
 
-A copy of a bucket, a new storage class or a restored backup gives them new modification times, and
-they still do not belong to the lake. A run remembers the files that the last accepted run
-remembered or that it finds itself. It forgets files that are no longer foreign, for example because
-a user has accepted their prefix.
+A copy of a bucket, a new storage class or a restored backup gives such files new modification
+times, but they still do not belong to the lake. A run remembers the files that the last accepted
+run remembered or that it finds itself. It forgets files that are no longer foreign, for example
+because a user has accepted their prefix.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def update_older_files(spark: SparkSession, remembered: KeyHashes | None, writte
 class _FindChanges:
     """Find the files that are older than their claim, and remembered files that are not foreign.
 
-    Runs on executors.
+    It is pickled and sent to Spark executors.
     """
 
     remembered: KeyHashes | None

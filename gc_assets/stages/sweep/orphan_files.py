@@ -327,7 +327,7 @@ def _check_metadata(spark: SparkSession, sweep: _Sweep, probed: WrittenParts, ne
 
 
 def _lakes_of_metadata(sweep: _Sweep, replaced: pa.Table | None) -> set[str]:
-    """Return the lakes that need any of the replaced objects.
+    """Return the lakes that need any of the replaced metadata objects.
 
     If `replaced` is None, all lakes with metadata in the storage are returned.
     """
@@ -345,9 +345,9 @@ def _check_unlisted(
 ) -> MissingLiveFiles:
     """Find live files that are missing from the inventory.
 
-    The counts can differ although no file is missing, because a rule may have removed live files,
-    or because two lakes may need the same file. Therefore, the hashes are compared, or the files
-    themselves if there are too many.
+    The counts can differ although no file is missing, because a lifecycle rule may have removed
+    live files, or because two lakes may need the same file. Therefore, the hashes are compared, or
+    the files themselves if there are too many.
     """
     context, storage_name, live = sweep.context, sweep.storage, sweep.live
     optional = sum(table.summary(LiveFilesSummary).optional_by_storage.get(storage_name, 0) for table in live)
@@ -426,7 +426,7 @@ def _write_orphans(
 
 
 def _find_misspelled(spark: SparkSession, sweep: _Sweep, written: WrittenParts, run: TableRun) -> tuple[str, ...]:
-    """Return near misses that may be live files because their live key does not exist."""
+    """Return near misses whose live key is missing, so that they may be live files."""
     if NEAR_MISSES_SIDE not in written.side:
         return ()
     context, state = sweep.context, sweep.state
@@ -526,7 +526,7 @@ def _list_notes(context: RunContext, storage_name: str, claims: Claims, checks: 
 
 
 def _sum_amounts(totals: Mapping[tuple[str, ...], Totals], part: int) -> dict[str, Amount]:
-    """Sum the totals by one part of their keys."""
+    """Add up the totals whose keys have the same component at position `part`."""
     found: dict[str, Totals] = {}
     for key, total in sorted(totals.items()):
         found[key[part]] = found.get(key[part], Totals()) + total
@@ -542,7 +542,7 @@ def _size_of_all(state: State, inventory: PublishedTable, live: Sequence[Publish
 
 
 def _unlisted_lakes(sweep: _Sweep, unlisted: MissingLiveFiles) -> Mapping[Owner, str]:
-    """Return the tables and lakes that need missing files, with a description."""
+    """Return the tables and lakes that need missing live files, each with a description."""
     live = live_count(sweep.live, sweep.storage)
     examples = ", ".join(unlisted.samples[:1])
     why = f"{unlisted.files:,} of {live.files:,} live files such as {examples} are missing in storage {sweep.storage}"
@@ -588,7 +588,7 @@ def _last_complete(context: RunContext, owner: Owner, last: PublishedTable | Non
 
 
 def _without_owners(keys: DataFrame, owners: Collection[Owner]) -> DataFrame:
-    """Return the live keys, except for the rows of these lakes and tables."""
+    """Return the live keys, except for the rows of the given lakes and tables."""
     mine = F.lit(False)
     for owner in owners:
         mine |= (F.col("lake") == owner.lake) & (

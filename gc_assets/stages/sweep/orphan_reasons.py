@@ -1,4 +1,4 @@
-"""Determine the reason and the last witness of each candidate.
+"""Determine the `reason` and the last witness (commit and container) of each candidate.
 
 Candidates are compared with the entries of all lakes by the hashes of their keys. A hash collision
 only changes a reason, so equal hashes are treated as equal keys. The keys themselves are compared
@@ -68,7 +68,7 @@ class ReasonSearch:
         foreign: Finds foreign files, or None. If a commit references a file, the file is only
             foreign if it is in a dataset of another format.
         dropped: Finds files of dropped tables, or None.
-        deferred: Prefixes under which candidates are routed to `DEFERRED_SIDE`.
+        deferred: Prefixes under which candidates are written to the side table `DEFERRED_SIDE`.
     """
 
     spark: SparkSession
@@ -79,12 +79,12 @@ class ReasonSearch:
     deferred: tuple[str, ...]
 
     def find(self, candidates: ParquetScan, rows: int) -> pa.Table | DataFrame:
-        """Return the candidates with their reasons, witnesses and routes.
+        """Return the candidates with their reasons, witnesses and routes (target side tables).
 
         If a candidate equals a live key, it is routed to the false negatives. If the candidate
         differs only in its spelling from a key that is live, or in expired history that must be
-        edited, the candidate is routed to the near misses. This also applies to a live candidate
-        with the same hash as a released file.
+        edited, the candidate is routed to the near misses. The near misses also include live
+        candidates with the same hash as a released file.
 
         Args:
             candidates: Parts with the candidates (`CANDIDATES` columns).
@@ -109,9 +109,9 @@ class ReasonSearch:
         return self._route_needed(frame, collisions) if is_hit else frame
 
     def _match(self, candidates: ParquetScan, *, in_process: bool) -> CandidateMatches:
-        """Match candidates by hash.
+        """Match candidates with referenced files by hash.
 
-        If a hash alone could hide a foreign or dropped file, the key is compared too.
+        If an equal hash could hide a foreign or dropped file, the keys are compared too.
         """
         matches = CandidateMatches.find(self.keys, self.context.state.files, candidates.paths)
         if self.foreign is None and self.dropped is None:
@@ -129,7 +129,7 @@ class ReasonSearch:
         return replace(matches, released=tuple(released))
 
     def _unequal_hashes(self, number: int, keys: pa.Array) -> NDArray[np.int64]:
-        """Return the hashes of keys that the lake does not reference."""
+        """Return the hashes of the given keys that the lake with index `number` does not reference."""
         rows = self.keys.sets[number].rows_of(self.spark, keys)
         named = rows.filter(pc.equal(rows.column("storage"), self.keys.storage)).column("key")
         return xxhash64(keys.filter(pc.invert(pc.is_in(keys, named.combine_chunks()))))
@@ -143,10 +143,11 @@ class ReasonSearch:
         return _AddReasons(matches, self.foreign, self.dropped, edited, reasons, deferred, uncollected_metadata())
 
     def _route_needed(self, orphans: DataFrame, collisions: pa.Array) -> DataFrame:
-        """Compare candidates with the needed keys themselves, and route those that match.
+        """Compare the keys of candidates with needed keys, and route the candidates that match.
 
-        A candidate that history holds under its own key is only compared with live keys, because it
-        is not removed before that history is edited, and the apply compares it again.
+        A candidate that expired history references under its own key is only compared with live
+        keys, because it is not removed before that history is edited, and the apply compares it
+        again.
         """
         spark, context, storage = orphans.sparkSession, self.context, self.keys.storage
         live, ignore_case = [item.table for item in self.keys.sets], ignores_case(self.context, self.keys.storage)
@@ -162,7 +163,7 @@ class ReasonSearch:
 
 
 def _split(candidates: ParquetScan, count: int) -> Iterator[ParquetScan]:
-    """Split parts into at most `count` groups."""
+    """Split the parts with the candidates into at most `count` groups."""
     size = -(-len(candidates.paths) // count)
     for start in range(0, len(candidates.paths), size):
         some = slice(start, start + size)
@@ -173,8 +174,8 @@ def _split(candidates: ParquetScan, count: int) -> Iterator[ParquetScan]:
 class _FindNamed:
     """Find the candidates whose keys must be compared, and yield these keys.
 
-    Their hash matches a reference of a commit. Without the match, they would be foreign or belong
-    to a dropped table.
+    The hash of such a candidate equals that of a file which a commit references. Without this
+    match, the candidate would be foreign or belong to a dropped table.
     """
 
     released: tuple[ReleasedCandidates, ...]
@@ -252,9 +253,9 @@ class _AddReasons:
         return pa.RecordBatch.from_arrays([columns[name] for name in ROUTED_ORPHANS.names], schema=ROUTED_ORPHANS)
 
     def _defer(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Route the deferred rows, except foreign files.
+        """Route candidates under deferred prefixes to `DEFERRED_SIDE`, except foreign files.
 
-        Foreign files are never planned, and the report lists them.
+        Foreign files are never planned anyway, and the report lists them.
         """
         if self.deferred is None:
             return batch

@@ -21,7 +21,7 @@ from gc_assets.state.summaries import StorageInventorySummary
 
 
 def list_claiming_lakes(context: RunContext, tables: Sequence[PublishedTable]) -> dict[str, set[str]]:
-    """Return the lakes that claim files, by storage.
+    """Return the names of the lakes that claim files, keyed by storage.
 
     Args:
         tables: `lake_refs` and `live_files` of all lakes.
@@ -46,8 +46,8 @@ def find_listing_time(context: RunContext, sweep: PublishedTable) -> datetime | 
 def find_oldest_listing(context: RunContext, storage_name: str, tables: Sequence[PublishedTable]) -> datetime | None:
     """Return the oldest listing time among the other storages of the same lakes.
 
-    Only storages that this storage's lakes claim too are considered. Storages that were never
-    listed are ignored. Returns None if no other storage was listed.
+    Only storages in which this storage's lakes have claims too are considered. Storages that were
+    never listed are ignored. Returns None if no other storage was listed.
 
     Args:
         tables: `lake_refs` and `live_files` of all lakes.

@@ -48,11 +48,11 @@ DROPPED_WAITING = "dropped"
 
 @dataclass(frozen=True)
 class Probe:
-    """Classify inventory rows, and write the candidates. Runs on executors.
+    """Classify inventory rows, and write the candidates. It runs on Spark executors.
 
     If the name of a claimed object looks like another table's metadata, the object is written as a
     suspect. To find foreign files later, the task writes the directories of datasets in other
-    formats, and search targets.
+    formats, and search targets: paths to look up among all files that commits referenced.
 
     Attributes:
         protected: Regular expression for keys that are never candidates, or None.
@@ -186,7 +186,7 @@ def find_unmatched(patterns: Sequence[str], keys: pa.Array) -> tuple[str, ...]:
 
 
 def with_owner(objects: pa.RecordBatch, claims: Claims) -> pa.RecordBatch:
-    """Add columns with the lake and the table that claim each object.
+    """Add columns with the lake and the table that claim each listed object.
 
     In rows of unclaimed objects, both columns are null.
     """
@@ -195,7 +195,7 @@ def with_owner(objects: pa.RecordBatch, claims: Claims) -> pa.RecordBatch:
 
 
 def main_files(keys: pa.Array) -> pa.Array:
-    """Return the keys of the main files that side files belong to."""
+    """Return the keys of the main files to which side files, such as checksums, belong."""
     return pc.replace_substring_regex(keys, SIDE_FILE, r"\1\2")
 
 
@@ -203,7 +203,7 @@ def main_files(keys: pa.Array) -> pa.Array:
 class ListedFiles:
     """The live files that a storage's inventory must contain (parts with the `METADATA` columns).
 
-    Only paths are pickled.
+    When it is pickled for Spark executors, it only contains paths.
     """
 
     files: Files
@@ -211,7 +211,7 @@ class ListedFiles:
     storage: str
 
     def count_found(self, objects: pa.RecordBatch) -> int:
-        """Count how many of the files are among these objects.
+        """Count how many of the live files are among the given inventory rows.
 
         A decoded file counts only if the object's length and etag are unchanged.
         """

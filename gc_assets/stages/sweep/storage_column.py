@@ -1,4 +1,4 @@
-"""Read one column of a storage's rows, in this process or on executors."""
+"""Read one column of the rows of one storage, in the driver or on executors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _STORAGE: Final = "storage"
 
 @dataclass(frozen=True)
 class StorageColumn:
-    """One column of a storage's rows. Each call reads it again.
+    """One column of the rows of one storage. Each call of a method reads it again.
 
     Attributes:
         parts: Parts with the columns storage and `name`.
@@ -36,7 +36,7 @@ class StorageColumn:
 
     @property
     def runs_in_process(self) -> bool:
-        """True if this process reads the column, False if executors do."""
+        """True if the driver reads the column, False if executors do."""
         return is_small(self.spark) or tasks.column_fits_in_process(self.rows, self.parts.sizes)
 
     def run_task(self, task: Task, ddl: str, task_bytes: int = 0) -> Sequence[Any]:
@@ -59,13 +59,13 @@ class StorageColumn:
         return self.parts.map_arrow(self.spark, _OneStorage(self.storage, self.name, task), ddl, max_tasks)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the column's batches in this process."""
+        """Yield the column's batches in the driver."""
         return _column(self.parts.read_batches(), self.storage, self.name)
 
 
 @dataclass(frozen=True)
 class _OneStorage:
-    """Run another task over the rows of one storage."""
+    """Run a task over the column's rows of one storage."""
 
     storage: str
     name: str

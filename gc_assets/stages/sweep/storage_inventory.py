@@ -1,9 +1,9 @@
-"""List a storage, in rounds of tasks.
+"""List all objects of a storage, in rounds of listing tasks.
 
-Each task has an object budget. When a task exceeds it, the remaining entries are listed in the next
-round. Small listings run in this process, namely if the previous run listed the storage quickly, or
-if there is only one task. All other listings run on executors. If the storage has inventory
-reports, the tasks read the newest report instead.
+Each task has a budget of entries, and the entries beyond it are listed in the next round. Small
+listings run in the driver process, namely if the previous run listed the storage quickly, or if
+there is only one task. All other listings run on executors. If the storage has inventory reports,
+the tasks read the newest report instead.
 
 Objects under `data/` of a lakeFS repository never change, so the rows of unchanged directories are
 copied from the previous run. As a safeguard, the whole storage is listed at the interval
@@ -62,9 +62,9 @@ from gc_assets.stores.protocol import Directory, Lister, ListingTask, Report
 
 # About one second of listing. A task returns the entries beyond its budget for the next round.
 BUDGET_ENTRIES: Final = 250_000
-# Up to this many entries, a listing in this process is faster than a Spark job.
+# Up to this many entries, a listing in the driver is faster than a Spark job.
 MAX_IN_PROCESS_ENTRIES: Final = 20_000
-# If the previous listing took at most this long, listing in this process is faster than starting
+# If the previous listing took at most this long, listing in the driver is faster than starting
 # executors.
 MAX_IN_PROCESS_SECONDS: Final = 2.0
 # The same limit before the first job of a local session, which also has to load classes and start
@@ -91,7 +91,11 @@ class _Reuse:
         return cls(baseline, unchanged, [directory for directory in known if directory.key in unchanged])
 
     def copy(self, spark: SparkSession, context: RunContext, run: TableRun) -> list[Any]:
-        """Copy the directories' rows to new parts of `run`. Returns rows of `PARTS_DDL`."""
+        """Copy the inventory rows of the reused directories to new parts (Parquet files) of `run`.
+
+        Returns:
+            The reports of the copying tasks (rows of `PARTS_DDL`).
+        """
         if self.baseline is None or not self.keys:
             return []
         objects = read_table(spark, context.state, STORAGE_INVENTORY, self.baseline)
@@ -109,7 +113,7 @@ class _Listing:
 
 @log_progress(STORAGE_INVENTORY)
 def storage_inventory(spark: SparkSession, context: RunContext, storage_name: str) -> PublishedTable:
-    """Publish all objects in a storage.
+    """List a storage, and publish its objects as `storage_inventory`.
 
     Links, special files and names that are not UTF-8 are published as problems, not as objects.
 
@@ -158,7 +162,7 @@ def _publish_earlier(context: RunContext, run: TableRun, earlier: PublishedTable
 
 
 def _run_rounds(spark: SparkSession, state: State, run: TableRun, tasks: Sequence[ListingTask], last: PublishedTable | None) -> _Listing:
-    """Run the listing tasks, and the tasks that these return, until all are finished."""
+    """Run listing tasks, and the leftover tasks that they return, until all are finished."""
     listing, seconds = _Listing([]), MAX_FIRST_LISTING_SECONDS if has_run_no_job(spark) else MAX_IN_PROCESS_SECONDS
     while tasks:
         log_activity(f"{len(tasks):,} prefixes to list, {listing.finished:,} listed")
@@ -225,12 +229,12 @@ def _summarize(
 
 
 def _list_in_process(tasks: Sequence[ListingTask], work: _RunListing) -> list[Any]:
-    """Run a round of tasks in this process, and return its report as rows of `LISTED_DDL`."""
+    """Run one round of listing tasks in the driver, and return its report (`LISTED_DDL` columns)."""
     return run_in_process(work, [pa.RecordBatch.from_pydict({"task": pa.array([pickle.dumps(task) for task in tasks], pa.binary())})])
 
 
 def _was_listed_within(limit: float, last: PublishedTable | None) -> bool:
-    """Check whether the tasks of the previous listing took at most this many seconds in total."""
+    """Check whether the tasks of the previous listing took at most `limit` seconds in total."""
     seconds = last.summary(StorageInventorySummary).listing_seconds if last is not None else None
     return seconds is not None and seconds <= limit
 
@@ -293,7 +297,7 @@ def _directory_rows(directories: Sequence[Directory]) -> pa.Table:
 
 @dataclass(frozen=True)
 class _CopyUnchanged:
-    """Copy the rows of unchanged directories from an earlier inventory. Runs on executors."""
+    """Copy the rows of unchanged directories from an earlier inventory, on Spark executors."""
 
     unchanged: frozenset[str]
     files: Files
@@ -316,7 +320,8 @@ class _CopyUnchanged:
 class _RunListing:
     """Run listing tasks, and write the objects that they list.
 
-    Tasks that would start after `seconds` are returned without being run.
+    Listing tasks that would start more than `seconds` after the first one are returned without
+    being run.
     """
 
     files: Files

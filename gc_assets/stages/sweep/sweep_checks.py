@@ -114,8 +114,13 @@ class Missing:
 def missing_metadata(keys: DataFrame, listed: DataFrame, lister: LookUp) -> list[Missing]:
     """Return up to `MAX_NAMED` live metadata objects that are missing from the inventory.
 
-    An object is skipped if a lookup finds it with the decoded length. Objects in the inventory are
-    checked by `rewritten_metadata`.
+    An object is skipped if a lookup in the store finds it with the length that it had when it was
+    decoded. `rewritten_metadata` checks the objects in the inventory.
+
+    Args:
+        keys: Live files of all lakes.
+        listed: The inventory.
+        lister: Looks up the objects.
     """
     needed = keys.filter("must_exist and (container_size_bytes is not null or commit_id is null)").select(
         "key", "kind", F.col("container_size_bytes").alias("decoded_bytes"), "lake", "table_uuid"
@@ -131,7 +136,7 @@ def missing_metadata(keys: DataFrame, listed: DataFrame, lister: LookUp) -> list
 class _LookUpMetadata:
     """Look up metadata objects, and yield those that are missing or do not have the decoded length.
 
-    Runs on executors.
+    It is pickled and sent to Spark executors.
     """
 
     lister: LookUp
@@ -145,13 +150,17 @@ class _LookUpMetadata:
 
 
 def rewritten_metadata(spark: SparkSession, context: RunContext, storage_name: str, metadata: Sequence[str], listed: DataFrame) -> pa.Table:
-    """Read live metadata objects again if the listing shows another identity than was decoded.
+    """Read live metadata objects again if the listing shows another ETag than was decoded.
 
-    In the result (`REREAD` columns), `same` is true if the object's content was decoded before, or
-    if its format rewrites objects in place and the length is unchanged.
+    For objects without a recorded ETag, the lengths are compared.
 
     Args:
-        metadata: Parts with the `METADATA` columns.
+        metadata: Paths of parts with the `METADATA` columns.
+        listed: The inventory.
+
+    Returns:
+        The objects that were read again (`REREAD` columns). `same` is true if the object's content
+        was decoded before, or if its format rewrites objects in place and the length is unchanged.
     """
     needed = read_paths(spark, context.state.files, METADATA, list(metadata)).filter(F.col("storage") == storage_name)
     present = listed.select("key", F.col("etag").alias("listed_etag"), F.col("size_bytes").alias("listed_bytes"))
@@ -172,7 +181,7 @@ def rewritten_metadata(spark: SparkSession, context: RunContext, storage_name: s
 class _RereadContainers:
     """Read containers again, and check whether their content was decoded before.
 
-    Runs on executors.
+    It is pickled and sent to Spark executors.
     """
 
     objects: Objects
@@ -193,7 +202,7 @@ class _RereadContainers:
 
 @dataclass(frozen=True, slots=True)
 class MissingLiveFiles:
-    """Live files that are missing.
+    """Live files that are missing from a storage.
 
     Attributes:
         files: Upper bound for the number of missing files.
@@ -210,7 +219,7 @@ class MissingLiveFiles:
         """Select the tables that need a missing file.
 
         A lake is returned as a whole if too many of its files are missing (see `lacks_too_many`),
-        or too many of the storage.
+        or too many files of the whole storage.
 
         Args:
             live: The live files of the storage.
@@ -230,6 +239,9 @@ def find_unlisted(keys: DataFrame, listed: DataFrame, quarantined: DataFrame, pu
     because the plan restores them.
 
     Args:
+        keys: Live files of all lakes.
+        listed: The inventory.
+        quarantined: The quarantine ledger.
         purged: Keys purged because a rule of their lake allowed it (columns key, lake). They do not
             have to exist for that lake.
     """
@@ -252,13 +264,13 @@ def _sum_owners(groups: Iterable[Sequence[Mapping[str, Any]]]) -> dict[Owner, in
 
 
 def find_other_names(keys: DataFrame, kinds: Mapping[str, LakeKind], listed: DataFrame, quarantined: DataFrame, lister: LookUp) -> pa.Table:
-    """Return names of unlisted files that exist under another possible name.
+    """Return live files that are not listed, but exist under another name that the lake may use.
 
     Args:
         keys: Live keys of all lakes.
         kinds: The kinds of the lakes.
         listed: The inventory.
-        quarantined: The ledger.
+        quarantined: The quarantine ledger.
         lister: Looks up the possible names that are in neither the inventory nor the ledger.
 
     Returns:
@@ -279,13 +291,13 @@ def find_other_names(keys: DataFrame, kinds: Mapping[str, LakeKind], listed: Dat
 
 
 def _select_lost(keys: DataFrame, listed: DataFrame, quarantined: DataFrame) -> DataFrame:
-    """Return the keys that are neither listed nor in quarantine."""
+    """Return the rows of `keys` whose files are neither listed nor in quarantine."""
     return keys.join(listed.select("key"), "key", "left_anti").join(quarantined.select("key"), "key", "left_anti")
 
 
 @dataclass(frozen=True)
 class _SelectExisting:
-    """Look up keys, and yield the existing ones. Runs on executors."""
+    """Look up keys, and yield the rows whose object exists, on Spark executors."""
 
     lister: LookUp
 
@@ -296,7 +308,7 @@ class _SelectExisting:
 
 @dataclass(frozen=True)
 class _AddNames:
-    """Yield all possible names of each file as rows of `_POSSIBLE`. Runs on executors."""
+    """Yield all possible names of each file as rows of `_POSSIBLE`, on Spark executors."""
 
     spellings: Mapping[str, Spellings]
 
@@ -315,8 +327,8 @@ def find_misspelled(
 ) -> tuple[str, ...]:
     """Return up to `MAX_NAMED` near misses whose live key must exist but is missing.
 
-    Near misses differ from a live key only in spelling. If the live key exists, the near miss is
-    another object and is skipped.
+    Near misses are candidates that differ from a live key only in spelling. If the live key exists,
+    the near miss is another object and is skipped.
     """
     twins = find_twins(near_misses, keys.filter("must_exist"), ignore_case=ignore_case).distinct()
     absent = twins.join(listed.select(F.col("key").alias("live_key")), "live_key", "left_anti")
@@ -330,7 +342,7 @@ def find_misspelled(
 class _CountLost:
     """Look up live files, and yield how many are missing, with their first keys and their owners.
 
-    Yields one row (columns of `_LOST`). Runs on executors.
+    Yields one row with the `_LOST` columns. It is pickled and sent to Spark executors.
     """
 
     lister: LookUp
@@ -361,11 +373,12 @@ class ForeignMetadata:
         messages: One message per metadata file.
         junk: Keys of files that are not valid metadata, with reasons.
         junk_owners: Tables whose claims contain such files, with the key of one file each.
-        prefixes: Prefixes in all storages under which the tables of the metadata may have files. This
-            includes metadata under the claims of dropped tables.
+        prefixes: Prefixes in all storages under which the tables of the metadata may have files.
+            This includes metadata under the claims of dropped tables.
         notes: Why files under such prefixes are kept.
-        dropped: Why dropped tables wait, by prefix. The metadata under their claims belongs to
-            others, or is newer than the last known metadata.
+        dropped: Why dropped tables wait, keyed by their claimed prefix. The metadata under these
+            claims belongs to other tables, or is newer than the last known metadata of the dropped
+            table.
         lakes: Lakes whose claims contain the metadata.
         other_storages: Other storages to which locations and manifest lists in the metadata refer.
         views: Views that catalogs list or listed, with the metadata of views no longer listed.
@@ -417,11 +430,13 @@ def find_foreign_metadata(
     If there are `MAX_NAMED` or more such files, none of them is treated as junk.
 
     Args:
-        suspects: Parts with the `CANDIDATES` columns.
+        suspects: Paths of parts with the suspects, which are claimed objects with names of metadata
+            (`CANDIDATES` columns).
         count: Number of rows in `suspects`.
         cutoff: Objects modified before this time are old.
         dropped: The dropped tables. Their own metadata is not foreign. Foreign metadata under their
-            claims does not refuse plans, but they wait, and the files that it references are kept.
+            claims does not refuse plans. Instead, the dropped tables wait, and the files that this
+            metadata references are kept.
         views: The views that catalogs list or listed. Their metadata is not foreign.
     """
     if not suspects:
@@ -461,7 +476,7 @@ def _describe_foreign(search: _SuspectSearch, rows: Sequence[Mapping[str, Any]])
 
 @dataclass(frozen=True, slots=True)
 class _SuspectSearch:
-    """Finds foreign metadata among suspects.
+    """Finds foreign metadata among suspects (claimed objects with names of metadata).
 
     Attributes:
         dropped_metadata: Addresses of dropped tables' newest known metadata, by uuid.
@@ -543,7 +558,7 @@ def _describe_named(context: RunContext, named: Mapping[StoragePrefix, Mapping[s
 
 
 def _find_other_claims(context: RunContext, storage_name: str, owners: Collection[Owner]) -> set[StoragePrefix]:
-    """Return the claims of these tables on other storages.
+    """Return the prefixes that the given tables claim in other storages.
 
     The manifests of a foreign table may reference files there, although its metadata does not
     contain the location.

@@ -50,7 +50,7 @@ _FIELDS: Final = tuple(item.name for item in fields(RememberedTable))
 
 
 def read_memory(context: RunContext, storage_name: str) -> list[RememberedTable]:
-    """Return the tables that a storage's last accepted run remembered.
+    """Return the tables that the last accepted run of a storage remembered.
 
     If that run was made by an older release that did not remember tables, the result is empty.
     """
@@ -59,7 +59,7 @@ def read_memory(context: RunContext, storage_name: str) -> list[RememberedTable]
 
 
 def find_accepted_sweep(context: RunContext, storage_name: str) -> PublishedTable | None:
-    """Return the sweep of the newest accepted run that still has one, or None.
+    """Return the sweep (`orphan_files`) of the newest accepted run that still has one, or None.
 
     `prune` of earlier releases deleted sweeps that a refused run of the same date had replaced.
     """
@@ -119,9 +119,10 @@ def _add_never_read(
 ) -> list[RememberedTable]:
     """Add repositories that were deleted before the first run to the remembered tables.
 
-    If a run reads the repository of such a lake, it may be the same one, so the entry is removed.
-    Entries are also removed if their location or server is no longer the configured one. If a user
-    accepted a repository on another server, this does not count for the new entry.
+    If a run reads the repository of such a lake, it may be the deleted one, so its entry is
+    removed. Entries are also removed if their location or server is no longer the configured one.
+    If a user accepted a repository on another server, this acceptance does not apply to the new
+    entry.
     """
     found = list(previous)
     for table in refs:
@@ -146,7 +147,7 @@ def _add_never_read(
 
 
 def _add_verified(context: RunContext, previous: Sequence[RememberedTable], lakes: Sequence[LakeTables]) -> list[RememberedTable]:
-    """For tables that this run is the first not to find, add the state that an apply last read."""
+    """Update tables that this run is the first to miss with the metadata that an apply last read."""
     listed = frozenset[str]().union(*(lake.uuids for lake in lakes))
     missed = {item.lake for item in previous if item.gone_since is None and item.table_uuid not in listed}
     verified = {lake: read_verified_tables(context, lake) for lake in missed}
@@ -260,7 +261,7 @@ def _list_tables(context: RunContext, refs: PublishedTable, claims: Sequence[Pre
 
 
 def _group_claims(lake_name: str, claims: Iterable[PrefixClaim]) -> dict[str, list[PrefixClaim]]:
-    """Return the claims of a lake's readable tables by table uuid."""
+    """Return the claims of a lake's readable tables, keyed by table uuid."""
     found: dict[str, list[PrefixClaim]] = {}
     for claim in claims:
         if claim.owner.lake == lake_name and claim.table is not None and claim.collect and not claim.is_unread:
@@ -296,7 +297,7 @@ def _remember_repository(
 
 
 def _read_catalog(context: RunContext, refs: PublishedTable) -> tuple[dict[str, str | None], dict[str, str]]:
-    """Return names and metadata addresses of a catalog's tables, by uuid."""
+    """Return names and metadata addresses of a catalog's tables, both keyed by table uuid."""
     rows = read_rows(context.state, LAKE_REFS, refs, columns=["table_uuid", "table_name"]).to_pylist()
     sources = read_parts(context.state.files, refs.paths(SOURCES_SIDE), SOURCES, ["table_uuid", "address"]).to_pylist()
     names = {row["table_uuid"]: row["table_name"] for row in rows if row["table_uuid"] is not None}
@@ -304,7 +305,7 @@ def _read_catalog(context: RunContext, refs: PublishedTable) -> tuple[dict[str, 
 
 
 def _read_server(context: RunContext, lake: str) -> tuple[dict[str, str | None], dict[str, str]]:
-    """Return names and metadata addresses of tables in a server's retained commits, by uuid."""
+    """Return names and metadata addresses of tables in a server's retained commits, by table uuid."""
     contents = read_rows(
         context.state, LIVE_CONTENTS, context.table(LIVE_CONTENTS, lake), columns=["metadata_location", "content_key", "at_head"]
     )
@@ -324,7 +325,7 @@ def _read_server(context: RunContext, lake: str) -> tuple[dict[str, str | None],
 
 
 def _find_writer(context: RunContext, table: RememberedTable) -> str | None:
-    """Return the program that wrote the newest commit in the last graph with the table, if known."""
+    """Return the program that wrote the table's newest commit in the last commit graph, if known."""
     graph = context.state.latest(table.lake, COMMIT_GRAPH.name, before=table.last_seen.date() + timedelta(days=1))
     if graph is None or context.kind(table.lake).has_live_contents:
         return None

@@ -35,7 +35,7 @@ _PAIRS: Final = pa.schema([("key", pa.string()), ("etag", pa.string()), ("addres
 
 @dataclass(frozen=True, slots=True)
 class TailMatches:
-    """Planned files with the same tail and size as an unknown address.
+    """Planned files with the same last path component and size as an unknown address.
 
     Attributes:
         addresses: Number of unknown addresses in all lakes.
@@ -60,11 +60,11 @@ def planned_by_unknown_address(
 ) -> TailMatches:
     """Compare a plan's rows with the unknown addresses of all lakes.
 
-    A row matches if its last component and its size are the same. Since a mount may rename the
-    directory, its name is only compared if a size is unknown and the last component is a common
-    name. A file that this process cannot examine may be a link, so only its size is compared, if
-    known. If a store can read the object at the address and it is not the planned object, the row
-    does not match.
+    A row matches an address if its last path component and its size are the same. Since a mount may
+    rename the directory, the directory's name is only compared if a size is unknown and the last
+    component is a common name. A file that the driver cannot examine may be a link, so only its
+    size is compared, if known. If a store can read the object at the address and it is not the
+    planned object, the row does not match.
 
     Args:
         live: `live_files` of all lakes.
@@ -121,7 +121,7 @@ def _describe(row: Any) -> str:
 def _with_tail(frame: DataFrame, name: str, parent: str) -> DataFrame:
     """Add the last two components of a column as `base` and `parent`.
 
-    Both are in spelling-insensitive form.
+    The spelling of both is normalized.
     """
     schema = pa.schema([*_fields(frame), ("base", pa.string()), (parent, pa.string())])
     return map_arrow(frame, _AddTail(name, schema), schema)
@@ -134,7 +134,7 @@ def _fields(frame: DataFrame) -> list[pa.Field]:
 
 @dataclass(frozen=True)
 class _AddTail:
-    """Add the tail of a column with keys or addresses."""
+    """Add columns with the last two components of the keys or addresses in a column."""
 
     name: str
     schema: pa.Schema

@@ -29,7 +29,7 @@ from gc_assets.state.journal import PublishedTable
 from gc_assets.state.schemas import LIVE_FILES, STORAGE_INVENTORY
 from gc_assets.stores.protocol import LookUp
 
-# Largest number of listed objects whose hashes this process holds, with 8 bytes each, twice.
+# Largest number of listed objects whose hashes the driver holds, with 8 bytes each, twice.
 MAX_LISTED: Final = 20_000_000
 # Executors look up larger numbers of files.
 MAX_LOOKED_UP: Final = 20_000
@@ -43,7 +43,7 @@ class UnlistedFiles:
         hashes: Sorted hashes of the files' keys.
         rows: Files that must exist, but are missing or have another length than was decoded
             (columns of `live_files`), once for each lake that needs them. If there are too many to
-            look up in this process, all files that must exist.
+            look up in the driver, all files that must exist.
     """
 
     hashes: NDArray[np.int64]
@@ -53,7 +53,7 @@ class UnlistedFiles:
     def find(cls, context: RunContext, keys: LiveKeys, inventory: PublishedTable, look_up: LookUp) -> Self | None:
         """Find live files whose hash is not listed, and look them up.
 
-        The hashes of live files and listed objects are compared in this process.
+        The hashes of live files and listed objects are compared in the driver.
 
         Returns:
             The files, or None if there are too many of them.
@@ -63,7 +63,7 @@ class UnlistedFiles:
 
     @classmethod
     def read(cls, keys: LiveKeys, hashes: NDArray[np.int64], look_up: LookUp) -> Self:
-        """Look up the files with these sorted hashes, which the listing does not contain."""
+        """Look up the unlisted live files whose key hash is in `hashes` (sorted)."""
         required = read_unlisted_rows(keys, hashes).filter(pc.field("must_exist"))
         return cls(hashes, _without_found(required, look_up) if required.num_rows <= MAX_LOOKED_UP else required)
 
@@ -80,7 +80,7 @@ class UnlistedFiles:
 def find_unlisted_hashes(context: RunContext, keys: LiveKeys, inventory: PublishedTable) -> NDArray[np.int64] | None:
     """Return the sorted hashes of live files that a listing does not contain.
 
-    Returns None if this process cannot hold the hashes of all live files and listed objects.
+    Returns None if the driver cannot hold the hashes of all live files and listed objects.
     """
     if inventory.rows > MAX_LISTED or not keys.runs_in_process:
         return None
@@ -92,9 +92,13 @@ def find_unlisted_hashes(context: RunContext, keys: LiveKeys, inventory: Publish
 
 
 def read_unlisted_rows(keys: LiveKeys, hashes: NDArray[np.int64]) -> pa.Table:
-    """Return the live files with these sorted hashes, with one row for each lake that needs a file.
+    """Return the live files with the given key hashes, one row for each lake that needs a file.
 
-    The rows have the columns of `live_files`. There must be at most `MAX_KEYS` hashes.
+    Args:
+        hashes: At most `MAX_KEYS` sorted hashes.
+
+    Returns:
+        Rows with the columns of `live_files`.
     """
     rows = [LIVE_FILES.schema.empty_table()]
     for item in keys.sets if len(hashes) else ():
