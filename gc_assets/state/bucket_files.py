@@ -166,7 +166,9 @@ class BucketFiles:
             map_concurrently(remaining, lambda file: self._delete_compared(*file, is_current=False))
 
     def _delete_compared(self, path: str, token: str, *, is_current: bool) -> None:
-        """Delete a file if it still has a token, which is checked again before each retry.
+        """Delete a file if it still has the expected token (such as its ETag).
+
+        The token is checked again before each retry.
 
         Args:
             path: The path of the file.

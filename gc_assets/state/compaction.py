@@ -83,7 +83,7 @@ class CompactedPart(Part):
 
 
 class CompactedSegment(StrictModel):
-    """Copies of the rows of several runs.
+    """Copies of the rows that several runs added to a cumulative table.
 
     Attributes:
         runs: The runs in the order of their rows. In `ORDERED_TABLES`, they are sorted by run id.
@@ -149,7 +149,7 @@ class Segment:
         return self.compacted.dropped_rows if self.compacted is not None else 0
 
     def sources(self) -> Iterator[tuple[Part, SegmentFile]]:
-        """Yield each part with its file."""
+        """Yield each part of the segment with the file that contains it."""
         if self.compacted is not None:
             for part in self.compacted.parts:
                 yield part, SegmentFile(f"{segment_directory(self.base, self.compacted.name)}/{part.name}", "")
@@ -188,7 +188,8 @@ class Segments:
 
     Attributes:
         runs: The runs.
-        compacted: Compacted segments by run id. All other runs are read from their own files.
+        compacted: Compacted segments, keyed by run id. All other runs are read from their own
+            files.
     """
 
     runs: tuple[PastRun, ...]
@@ -354,7 +355,7 @@ def _add_segment(previous: CompactedSegments, new: CompactedSegment, runs: Seque
 
 
 def find_damage(files: Files, group: str, asset: str) -> list[str]:
-    """Read all files on the list, and return a message for each one that is missing or damaged."""
+    """Read all files of listed segments, and return a message for each missing or damaged one."""
     base = f"{group}/{asset}"
     found: list[str] = []
     listed = read_list(files, group, asset).content
@@ -371,7 +372,7 @@ def find_damage(files: Files, group: str, asset: str) -> list[str]:
 
 
 def clear_list(files: Files, group: str, asset: str) -> None:
-    """Mark all segments as replaced, so that readers use the files of the runs themselves."""
+    """Mark all compacted segments as replaced, so that readers use the files of the runs."""
 
     def clear(content: bytes | None) -> bytes:
         previous = _parse(content) or CompactedSegments()
@@ -382,7 +383,7 @@ def clear_list(files: Files, group: str, asset: str) -> None:
 
 
 def take_replaced(files: Files, group: str, asset: str, before: datetime) -> list[str]:
-    """Remove segments from the list that were replaced before a time.
+    """Remove compacted segments from the list that were replaced before a time.
 
     Directories that are not on the list are kept, because another process may be about to add them.
 
@@ -431,7 +432,7 @@ def _select_segments(runs: Sequence[PastRun], compacted_segments: Sequence[Compa
 
 
 def _adjacent_segments(runs: Sequence[PastRun], compacted_segments: Sequence[CompactedSegment]) -> Iterator[list[Segment]]:
-    """Yield sequences of adjacent small segments that are as long as fits into one segment.
+    """Yield sequences of adjacent small segments, each as long as one compaction may merge.
 
     The oldest sequence comes first. The last sequence ends with the newest run, and is empty if
     that run is not small.
@@ -464,7 +465,7 @@ def _segments_by_run(
         current: The segments that have not been replaced. None means all.
 
     Returns:
-        The segments by run id.
+        The segments, keyed by run id.
     """
     covered = _cover(compacted_segments, runs)
     used, wanted = {segment.name for segment in covered.values()}, {run.run_id for run in runs}
@@ -503,7 +504,10 @@ def _iterate_segments(runs: Sequence[PastRun], compacted_segments: Sequence[Comp
 
 
 def _are_compatible(one: Segment, other: Segment) -> bool:
-    """Return True if decoder settings and storages are the same, because readers filter by them."""
+    """Return True if two segments have equal decoder settings and storages.
+
+    Readers select segments by these values.
+    """
     first, second = one.runs[0].entry.summary, other.runs[0].entry.summary
     return all(first.get(name) == second.get(name) for name in ("decoded_as", "resolved_as"))
 

@@ -1,7 +1,7 @@
-"""Cache the parsed contents of a few files, only the newest of each.
+"""Cache the parsed contents of a few files, with one content for each file.
 
-The bytes are read each time, and only parsing is saved. The key contains their digest, so changes
-by other processes are seen immediately.
+The bytes are still read each time, and only parsing is saved. An entry contains their digest, so
+changes by other processes are seen immediately.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _T = TypeVar("_T")
 
 
 class ContentCache(Generic[_T]):
-    """Parsed contents by address, one for each, with at most `max_bytes` before parsing.
+    """Parsed contents of files by address. Their total size before parsing is limited.
 
     Callers share the values and must not change them.
     """
@@ -28,7 +28,7 @@ class ContentCache(Generic[_T]):
         self._lock = threading.Lock()
 
     def parse(self, address: str, content: bytes, parse: Callable[[bytes], _T]) -> _T:
-        """Return the parsed content. It is not stored if it is too large, or if `parse` fails."""
+        """Return the parsed content. It is not cached if it is too large, or if `parse` fails."""
         if len(content) > self._max_bytes:
             return parse(content)
         digest = hashlib.sha256(content).digest()

@@ -78,7 +78,8 @@ _BACKENDS: Final[Mapping[str, Callable[[str, StoreSettings | None], Backend]]] =
 class Files:
     """The files under a root.
 
-    Instances are picklable and do not contain secrets, because connections are opened when needed.
+    Instances are pickled and sent to Spark executors. They do not contain secrets, because
+    connections are opened when needed.
 
     Attributes:
         root: An address such as `file:///…`, a plain path, or an address in an object store.
@@ -214,13 +215,13 @@ class Files:
                     directory.rmdir()
 
     def check_conditions(self) -> str:
-        """Check that `replace_if` is reliable.
+        """Check that the server or disk evaluates the conditions of `replace_if` reliably.
 
         Returns:
-            The reason why it is.
+            The reason why it does.
 
         Raises:
-            StateError: If it is not reliable.
+            StateError: If it does not.
         """
         return self._backend().check_conditions()
 

@@ -310,8 +310,9 @@ class State:
 
         Args:
             keep_days: Keep everything that is not older than this number of days.
-            protected: Assets to keep, because cumulative tables consist of old runs.
-            used: Ids of more runs to keep.
+            protected: Assets of which no run is deleted, because cumulative tables consist of old
+                runs.
+            used: Ids of other runs to keep.
 
         Returns:
             The deleted directories.

@@ -48,7 +48,8 @@ class RegistryEntry(TolerantModel):
             and tables.
         names: All names that it has had in `lakes.yaml`.
         locations: All of its locations, beginning with the current one. Empty if unknown.
-        spellings: Other spellings of its locations. Together with a name, they identify it.
+        spellings: Other spellings of its locations, such as paths relative to the state. Together
+            with a name, they identify it.
         detail: A value that distinguishes lakes with the same catalog.
         storage_id: For a storage, the id in its `.gc-assets/`, or None before the first apply.
     """
@@ -116,7 +117,7 @@ class Assignment:
 
 
 def canonical_location(kind: str, address: str) -> str:
-    """Convert an address to its form in the registry.
+    """Convert an address to the form that the registry stores.
 
     Symbolic links are resolved on this machine.
     """
@@ -129,8 +130,8 @@ def canonical_location(kind: str, address: str) -> str:
 def spellings_of(kind: str, address: str, state_root: str) -> tuple[str, ...]:
     """Return spellings of an address that stay the same if its canonical location changes.
 
-    The first covers a symbolic link with a new target, the second storage and state that move
-    together.
+    The first spelling stays the same if a symbolic link gets a new target, and the second if
+    storage and state move together.
     """
     try:
         parsed, state = parse_address(address), parse_address(state_root)

@@ -137,7 +137,7 @@ class LakeRefsSummary(Summary):
         repository: The repository, if the lake is a repository on a server.
         catalog: Kind and address of the catalog or server, with symbolic links resolved.
         seen_at: If a rule deletes idle branches of the lake, the time at which the refs were read,
-            according to the latest clock.
+            according to whichever clock of the host and the stores is ahead.
     """
 
     TABLE: ClassVar = "lake_refs"
@@ -167,7 +167,8 @@ class CommitGraphSummary(Summary):
 
     Attributes:
         known: Number of commits reused from an earlier graph.
-        read_as: Fingerprint of the rows.
+        read_as: Fingerprint of the release and server that determine the commits. A later run only
+            reuses commits of a graph with the same fingerprint.
         unread: Why no commits of the lake could be read, or None.
         bases: Run ids of the earlier graphs whose commits the graph contains. None in graphs of
             earlier releases.
@@ -416,7 +417,7 @@ class StorageInventorySummary(Summary):
 
 
 class SweepSummary(IndexSummary):
-    """Whether the run date is historical, and how many containers changed after being decoded."""
+    """Whether a sweep is historical, and how many containers changed after being decoded."""
 
     historical: bool
     rewritten: int = 0
@@ -484,7 +485,7 @@ class OrphanFilesSummary(Summary):
 
     Attributes:
         storage_breakdown: Number and size of the objects in each class.
-        by_reason: Amounts by `<reason>/<lake>`.
+        by_reason: Number and size of files, keyed by `<reason>/<lake>`.
         unneeded_metadata: Metadata that no retained commit needs, but that is not deleted.
         missing_metadata: Metadata that is missing or has changed, so that the plan is refused.
         foreign_metadata_lakes: Lakes whose claims contain foreign metadata. None in summaries of
@@ -494,8 +495,8 @@ class OrphanFilesSummary(Summary):
             storage.
         unreadable: Tables whose metadata is missing.
         missing_lakes: Lakes whose metadata in this storage was replaced or is missing completely.
-        unlisted_lakes: Lakes that miss too many live files in this storage, and the tables of
-            other lakes that miss any.
+        unlisted_lakes: Lakes of which too many live files are missing in this storage, and the
+            tables of other lakes of which any live file is missing.
         near_misses: Number of candidates that differ only in spelling from a key that is live or in
             expired history. They are not planned.
         misspelled: Near misses whose live key is missing, so that the plan is refused. None in
@@ -504,10 +505,12 @@ class OrphanFilesSummary(Summary):
             kept.
         junk_tables: Tables with such files under their claims. Their files in other storages are
             kept.
-        foreign: Files that may belong to others, by claim and rule. `by_reason` includes them.
+        foreign: Files that may belong to other applications, by claim and rule. `by_reason`
+            includes them.
         foreign_claims: Number of pairs of claim and rule. `foreign` contains only the largest.
-        foreign_by_rule: Amounts of foreign files by rule.
-        clock_lead_seconds: How far the host's clock was ahead of the storage's, if by minutes or more.
+        foreign_by_rule: Number and size of foreign files, keyed by rule.
+        clock_lead_seconds: How far the host's clock was ahead of the storage's, if by minutes or
+            more.
         unused_patterns: Patterns of `protect` that do not match any listed file.
         dropped: Dropped tables with listed files. Tables that are due come first.
         dropped_tables: Number of dropped tables that are on record for the storage.
@@ -588,7 +591,7 @@ class DeletionPlanSummary(Summary):
 
 
 class PlanIndexSummary(IndexSummary):
-    """The fields of a plan that lists show."""
+    """The fields of a plan that lists of plans show."""
 
     plan: PlanSummary
     generation: int = 0
@@ -605,7 +608,7 @@ class DeletionLogSummary(Summary):
     Attributes:
         plan_id: Id of the plan or of the restore.
         approval_events: Approvals and rejections of the plan. Empty before release 0.4.
-        by_outcome: Files and bytes by `<phase>/<outcome>`.
+        by_outcome: Number and size of files, keyed by `<phase>/<outcome>`.
         edits: Number of history edits by outcome.
     """
 
@@ -680,7 +683,7 @@ class LifecyclePathsSummary(Summary):
         edits: Number of branches on which paths are deleted.
         unused_rules: Notes about rules that do not apply to any object.
         notes: Notes about branches that are left unchanged.
-        unedited: Notes about branches that moved before each apply.
+        unedited: Notes about branches on which the last applies could not delete any path.
     """
 
     TABLE: ClassVar = "lifecycle_paths"

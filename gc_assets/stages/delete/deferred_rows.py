@@ -176,7 +176,7 @@ def find_undue_rows(
 
 
 def _leave_out_others(copies: DataFrame, state: State, plan_id: str, run: PastRun) -> DataFrame:
-    """Remove the copies that a plan quarantined for another reason than a dropped table."""
+    """Remove copies that a plan quarantined, but not because their table was dropped."""
     try:
         planned = read_table(copies.sparkSession, state, DELETION_PLAN, state.open(run), columns=["key", "action", "reason"])
     except StateError:  # without the plan, the reason is unknown

@@ -183,7 +183,7 @@ def _warn_of_gone_namespaces(config: Config, found: OrphanFilesSummary) -> Itera
 
 
 def _warn_of_unedited_branches(expiry: WrittenParts, context: RunContext) -> Iterator[str]:
-    """Warn about branches whose paths could not be deleted because they moved before the apply."""
+    """Warn about branches on which the last applies could not delete any path."""
     for lake in expiry.summary.get("path_edits", {}):
         found = context.table(table_with(TableRole.PATH_EDITS), lake).summary(LifecyclePathsSummary)
         yield from (f"{sentence[0].upper()}{sentence[1:]}." for sentence in found.unedited)

@@ -75,9 +75,9 @@ def accept_prefix(
 def accepted_prefixes(context: RunContext, storage_name: str) -> tuple[AcceptedPrefix, ...]:
     """Return the prefixes that are accepted at the time of the run.
 
-    If a table or repository was accepted as dead, its location is accepted too. This only covers
-    files that it may have written, outside the locations of listed tables. Real runs ignore records
-    of rehearsals and records from the future.
+    If a table or repository was accepted as dead, its location is accepted too. This only applies
+    to files that it may have written, outside the locations of listed tables. Real runs ignore
+    records of rehearsals and records from the future.
     """
     last = {item.prefix: item for item in _RECORDS.read_valid(context, storage_name)}
     dead = [AcceptedPrefix(item.prefix, item.at, of_table=True) for item in dead_tables(context, storage_name)]

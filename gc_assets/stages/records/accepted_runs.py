@@ -116,7 +116,7 @@ def find_baseline_tables(config: Config) -> frozenset[str]:
 
 
 def _read_inputs(state: State, run: PastRun) -> set[str]:
-    """Return the run ids of a table's inputs. Empty if the table is damaged."""
+    """Return the run ids of the tables that a table was computed from. Empty if it is damaged."""
     try:
         return {reference.partition(":")[0] for reference in state.open(run).receipt.inputs.values()}
     except StateError:
@@ -143,7 +143,7 @@ def _list_baselines(context: RunContext, storage_name: str) -> Iterator[Publishe
 
 
 def _has_other_freeze(context: RunContext, published: PublishedTable) -> bool:
-    """Return True if the run read other refs of a lake, or a lake that is no longer configured."""
+    """Return True if a run read other refs of a lake than this run, or an unconfigured lake."""
     digests, configured = published.summary(DeletionPlanSummary).header.refs_digests, {lake.name for lake in context.config.lakes}
     if digests.keys() - configured:
         return True
@@ -156,10 +156,10 @@ class AcceptedRun:
     """An earlier accepted run, which the current run is compared with.
 
     Attributes:
-        live: The live files of the run. Files that runs of the same date have lost without a reason
-            are added.
+        live: The live files of the run. Files that runs of the same date have lost without a known
+            reason are added.
         forgotten: Lakes of the run that were removed on purpose since then.
-        reused: Names that refer to other lakes in the current configuration.
+        reused: Names of lakes in the run that now refer to other lakes in lakes.yaml.
     """
 
     plan: PlanHeader

@@ -82,7 +82,7 @@ class AdoptionResult:
     Attributes:
         published: The published `deletion_log`, or None if no file was adopted.
         adopted: The files recorded in the ledger.
-        skipped: Objects in the trash that the collector did not put there.
+        skipped: Objects in the trash that gc-assets did not put there.
         ended: Ids of partly applied plans that were missing from the state and have been ended.
     """
 
@@ -125,10 +125,10 @@ def find_unknown_files(context: RunContext, storage_name: str, limit: int | None
 
 
 def _find_copies(store: Store, etags: Mapping[TrashedObject, str | None]) -> Iterator[TrashedObject]:
-    """Yield files whose identity differs from the ledger.
+    """Yield files in the trash whose identity (etag) differs from the one in the ledger.
 
-    Each check takes a request. Copying a disk changes all files, so if a plan's first file has not
-    changed, its other files are not checked.
+    Each check takes one request to the store. Copying a disk changes all files, so if a plan's
+    first file has not changed, its other files are not checked.
     """
 
     def differs(item: TrashedObject) -> bool:

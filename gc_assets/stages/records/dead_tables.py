@@ -150,7 +150,7 @@ def dead_tables(context: RunContext, storage_name: str) -> tuple[DeadTable, ...]
 
 
 def withdrawn_since(context: RunContext, storage_name: str, since: datetime) -> list[DeadTable]:
-    """Return acceptances that were withdrawn after a time and not renewed since."""
+    """Return acceptances of dead tables that were withdrawn after a time and not renewed since."""
     last = _select_last(_RECORDS.read_valid(context, storage_name))
     return [item for item in last if item.decision == "withdrawn" and item.at >= since]
 

@@ -1,8 +1,8 @@
 """Find actions that a store or catalog denied, so that later plans leave them out for a while.
 
 A store may refuse to change an object, for example because of a missing permission or an object
-lock. A catalog may refuse all commits to a table. Such a row or edit ends with the outcome `denied`
-instead of being retried.
+lock. A catalog may refuse all commits to a table. The outcome of such a plan row or history edit is
+`denied`, so that the apply does not retry it.
 
 Plans made within `RETRY_AFTER` leave the action out and show the reason. It is planned again
 earlier if the object is replaced, the quarantine mode changes, or a user runs `gc-assets retry`.
@@ -97,10 +97,10 @@ def denied_since(context: RunContext, name: str) -> datetime:
 
 
 def denied_histories(context: RunContext, lake: str) -> dict[str | None, str]:
-    """Find tables whose most recent edit was denied.
+    """Find tables of which the catalog denied the most recent history edit.
 
     Returns:
-        The reasons by table uuid.
+        The reasons, keyed by table uuid.
     """
     state, since, now = context.state, denied_since(context, lake), context.clock.now()
     found: dict[str | None, str] = {}

@@ -1,13 +1,14 @@
 """Record fencing tokens in the state, and notice if the state is older than the storage.
 
-The counter for tokens is stored in the storage itself. If the `.gc-assets` directory is lost or the
-storage moves to a new location, the counter starts at zero again. Because the ledger is ordered by
-tokens, the state stores the highest token as well, before the lease is taken.
+A fencing token is a number that increases with each lease on a storage. Its counter is stored in
+the storage itself. If the `.gc-assets` directory is lost or the storage moves to a new location,
+the counter starts at zero again. Because the ledger is ordered by tokens, the state stores the
+highest token as well, before the lease is taken.
 
-If the storage's counter is ahead nevertheless, there were leases that the state does not contain:
-a backup has replaced the state, or another state is used for the storage. Files that were restored
-under these leases are still in quarantine according to the state. Without a record of the
-restores, they could be purged immediately, so the quarantine time of all files is restarted.
+If the storage's counter is ahead of the state nevertheless, there were leases that the state does
+not contain: a backup has replaced the state, or another state is used for the storage. Files that
+were restored under these leases are still in quarantine according to the state. Without a record of
+the restores, they could be purged immediately, so the quarantine time of all files is restarted.
 """
 
 from __future__ import annotations
@@ -50,21 +51,21 @@ class UnknownLeases(StrictModel):
 
 
 def reserve_token(state: State, storage_name: str) -> int:
-    """Record the next token, which no other lease has reserved, and return it."""
+    """Record the next fencing token, which no other lease has reserved, and return it."""
     return _raise_token(state, storage_name, 0, step=1)
 
 
 def record_token(state: State, storage_name: str, token: int) -> None:
-    """Record the token of a lease."""
+    """Record the fencing token of a lease, unless a higher one is already recorded."""
     _raise_token(state, storage_name, token, step=0)
 
 
 def find_unknown_leases(context: RunContext, storage_name: str, store: Store) -> UnknownLeases | None:
-    """Compare the storage's counter with the state.
+    """Find leases that the counter in the storage has counted, but the state does not contain.
 
     Returns:
-        The leases that the state does not contain, or None if it contains all. A state of release
-        0.3 or earlier contains no token to compare the counter with.
+        The leases, or None if the state contains all. A state of release 0.3 or earlier contains no
+        token to compare the counter with.
 
     Raises:
         StoreError: If the counter cannot be read.
@@ -84,7 +85,7 @@ def note_unknown_leases(context: RunContext, storage_name: str, store: Store) ->
 
 
 def _read_tokens(state: State, storage_name: str, store: Store) -> tuple[int, int | None]:
-    """Read the highest token of the storage, and that of the state or None if it has none."""
+    """Read the highest tokens in the storage and in the state, or None if the state has no token."""
     found = store.last_token()
     return found, _highest_token(state, storage_name)  # read last: other processes record a token before they take the lease
 

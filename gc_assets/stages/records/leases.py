@@ -1,4 +1,4 @@
-"""Take leases on storages, with fencing tokens that always increase."""
+"""Take leases (exclusive rights to change a storage), with fencing tokens that increase."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from gc_assets.stores.protocol import Lease, Store
 
 
 def take_lease(context: RunContext, storage_name: str, store: Store, plan_id: str, owner: str) -> Lease:
-    """Take the lease on a storage, and record its token in the state before.
+    """Take the lease on a storage, after recording its fencing token in the state.
 
     Even in a rehearsal, a lease uses the real clock, because it excludes processes that run at the
     same time.
 
     Raises:
-        GateRefused: If another process holds the lease, or if the storage is not the one on record.
+        GateRefused: If another process holds the lease, or if the state records another storage
+            under this name.
     """
     _refuse_other_storage(context, storage_name, store)
     note_unknown_leases(context, storage_name, store)
@@ -36,9 +37,9 @@ def take_lease(context: RunContext, storage_name: str, store: Store, plan_id: st
 
 
 def _refuse_other_storage(context: RunContext, storage_name: str, store: Store) -> None:
-    """Check that the storage is the one on record.
+    """Check that the storage is the one that the state records under this name.
 
-    Quarantined files would not be found in another one, which would end their records.
+    Quarantined files would not be found in another storage, which would end their records.
 
     Raises:
         GateRefused: If the storage is another one, for example because its disk is not mounted.

@@ -11,8 +11,8 @@ object at the key is another one or is live (`ends_record`). The object stays, s
 as a restore, and later runs classify the object again. An action that only waits ends no record.
 
 In the modes deferred and versioned, several records can describe one object, which is identified by
-key, etag and version. Plans of earlier releases made such records. The end of one of them is the
-end of all, whether rehearsals or real runs made them.
+key, etag and version. Plans of earlier releases made such records. If one of these records ends,
+all of them end, whether rehearsals or real runs made them.
 
 Entries are ordered by the fencing tokens of their leases, because tokens always increase, which is
 not certain for clocks. Entries written by releases without tokens come first, ordered by time and
@@ -115,7 +115,7 @@ def newest_of_copies(entries: pa.Table) -> pa.Table:
 
 
 def newest_rows(ordered: pa.Table, group_by: Sequence[str]) -> pa.Table:
-    """Return the last row of each group, in the given order."""
+    """Return the last row of each group. The rows keep their order."""
     numbered = ordered.append_column("number", pa.array(np.arange(ordered.num_rows)))
     last = numbered.group_by(list(group_by)).aggregate([("number", "max")])
     return ordered.take(last.sort_by("number_max").column("number_max"))
@@ -134,7 +134,7 @@ def _is_in_place(entries: pa.Table) -> pa.ChunkedArray:
 
 
 def _ends_in_place(settled: pa.Table) -> pa.ChunkedArray:
-    """Return a mask of the entries that end all records of an object."""
+    """Return a mask of the entries that end all quarantine records of an object left in place."""
     return pc.and_(_is_in_place(settled), pc.not_equal(settled.column("phase"), QUARANTINE))
 
 
@@ -242,7 +242,7 @@ def quarantine_ledger(spark: SparkSession, state: State, storage_name: str, *, r
 
 
 def read_copies(spark: SparkSession, reader: LogReader, *, rehearsal: bool | None = None) -> DataFrame:
-    """Compute the ledger like `quarantine_ledger`, but from the logs of an existing reader."""
+    """Compute the quarantine ledger like `quarantine_ledger`, but from an existing log reader."""
     if is_small(spark) and reader.rows <= MAX_SMALL_ROWS:
         return frame_from_arrow(spark, CopySelection(rehearsal=rehearsal).find_copies(reader.read_all()))
     copies = reader.frame(spark).repartition("key").mapInArrow(_find_copies, spark_schema(QUARANTINED_COPY))
@@ -257,7 +257,7 @@ def first_of_each_key(copies: DataFrame, *order: Column) -> DataFrame:
 
 
 def newest_of_each_key(copies: pa.Table) -> pa.Table:
-    """Keep only the newest copy of each key. Does the same as `first_of_each_key`, but in memory."""
+    """Keep the most recently quarantined copy of each key, without a Spark job."""
     order: list[tuple[str, str]] = [("key", "ascending"), ("quarantined_at", "descending"), ("source_plan_id", "ascending")]
     ordered = copies.sort_by(order).append_column("row", pa.array(np.arange(copies.num_rows)))
     first = ordered.group_by("key").aggregate([("row", "min")]).column("row_min")
@@ -270,7 +270,7 @@ def newest_first() -> Column:
 
 
 def removed_since(spark: SparkSession, reader: LogReader, since: datetime) -> DataFrame:
-    """Find objects that the collector has moved away or purged since a time.
+    """Find objects that applies have moved away or purged since a time.
 
     An inventory made at that time still contains them.
 
@@ -310,7 +310,8 @@ def removed_objects(entries: pa.Table, since: datetime) -> pa.Table:
 def select_removed(last: pa.Table) -> pa.Table:
     """Select the settled entries after which there is no object at the key.
 
-    Its copy may be in quarantine, purged or lost. In deferred quarantine, objects stay in place.
+    The copy of the object may be in quarantine, purged or lost. In deferred quarantine, objects
+    stay in place.
     """
     hidden = pc.and_(pc.equal(last.column("phase"), QUARANTINE), pc.not_equal(pc.fill_null(last.column("quarantine"), ""), "deferred"))
     return last.filter(pc.or_(hidden, pc.or_(pc.equal(last.column("phase"), PURGE), pc.equal(last.column("outcome"), ABSENT))))
@@ -320,7 +321,7 @@ def select_removed(last: pa.Table) -> pa.Table:
 class LogReader:
     """Reads the settled log entries of selected copies, with the `LOG_ENTRIES` columns.
 
-    As a task, it takes part numbers of deletion logs. It runs on executors or in this process.
+    As a task, it takes part numbers of deletion logs, and runs on Spark executors or in the driver.
     """
 
     files: Files
@@ -372,7 +373,7 @@ class LogReader:
 
 
 def _find_copies(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield copies in quarantine. All entries of a key must be in the same partition."""
+    """Yield the copies in quarantine, if all log entries of a key are in the same partition."""
     entries = [batch for batch in batches if batch.num_rows]
     if entries:
         yield from copies_in_quarantine(pa.Table.from_batches(entries).cast(LOG_ENTRIES)).to_batches()

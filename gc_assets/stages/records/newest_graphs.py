@@ -12,9 +12,9 @@ from gc_assets.state.summaries import GraphBases
 def list_newest_graphs(state: State, lake_name: str) -> list[PastRun]:
     """Return the graphs that together contain the commits of all earlier graphs.
 
-    These are the graphs that no other graph is based on, usually a single one. If runs overlapped,
-    there are several. Times do not give the order, because a rehearsal, or a clock that was ahead,
-    publishes a graph in the future.
+    These are the graphs from which no other graph was continued, usually a single one. If runs
+    overlapped, there are several. Times do not give the order, because a rehearsal, or a clock that
+    was ahead, publishes a graph in the future.
 
     Earlier releases did not record on which graphs a graph is based. Of their graphs, only the
     newest one is considered.

@@ -1,8 +1,9 @@
 """Find the sweeps whose findings count for plans and applies, and the order of runs.
 
-A sweep counts if the plan that used it is not historical, and was not made in the future. Real runs
-ignore sweeps of rehearsals, and rehearsals ignore those of real runs. Refused plans count, because
-the findings of their sweeps are still valid. The same applies to runs that ended before their plan.
+A sweep is a run of `orphan_files`. It counts if the plan that used it is not historical, and was
+not made in the future. Real runs ignore sweeps of rehearsals, and rehearsals ignore those of real
+runs. Refused plans count, because the findings of their sweeps are still valid. The same applies to
+runs that ended before their plan.
 
 Times do not order the runs, because the clock of a host may be wrong. Each plan records its
 generation, which is the number of run dates that its run builds on. The newest run has the highest

@@ -1,4 +1,4 @@
-"""Find objects that were purged because a lakeFS lifecycle rule allowed it.
+"""Find objects that were purged because a retention or lifecycle rule of lakeFS allowed it.
 
 lakeFS keeps all commits. If a rule is changed to keep objects for longer, objects that the shorter
 rule had released become live again, although they no longer exist. This is neither data loss nor a
@@ -22,7 +22,7 @@ BY_RULE = pa.schema([("key", STRING), ("lake", STRING)])
 
 
 def purged_by_rule(spark: SparkSession, context: RunContext, storage_name: str) -> DataFrame:
-    """Find purged objects whose deletion was allowed by a rule of their lake.
+    """Find purged objects whose deletion was allowed by a retention or lifecycle rule.
 
     Uncommitted objects are not included, because no commit can need them.
 

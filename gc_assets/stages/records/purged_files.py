@@ -32,7 +32,7 @@ class PurgedFiles:
         amount: Number and size of the files.
         first: When the first of them was purged.
         last: When the last of them was purged.
-        plan_ids: The plans that purged them.
+        plan_ids: Ids of the plans that purged them.
         rehearsal: True if all of them were purged by rehearsals.
     """
 
@@ -53,7 +53,7 @@ class PurgedFiles:
 
 
 def find_purged(state: State, storage_name: str, copies: CopySelection) -> PurgedFiles | None:
-    """Find selected files that are gone permanently, because their last copy was purged.
+    """Find selected files that cannot be restored, because their last copy was purged.
 
     A file is not included if another selected copy is still in quarantine, or if it was restored
     later. Returns None if no file was purged.

@@ -32,7 +32,8 @@ class SetAside(UserRecord):
 
     Attributes:
         table: The table name, or None if the whole lake is set aside.
-        identities: Distinguish the table from others with the same name, see `Unreadable.identity`.
+        identities: Values that distinguish the table from others with the same name, see
+            `Unreadable.identity`.
     """
 
     table: str | None
@@ -41,7 +42,7 @@ class SetAside(UserRecord):
     comment: str = ""
 
     def is_of(self, item: Unreadable) -> bool:
-        """Check whether the record is about this table, not about another of the same name."""
+        """Check whether the record refers to this table, not to another with the same name."""
         return item.is_whole_lake or item.identity in self.identities
 
     def __str__(self) -> str:
@@ -101,10 +102,10 @@ def set_table_aside(
 def with_set_aside(context: RunContext, unreadable: Sequence[Unreadable]) -> tuple[Unreadable, ...]:
     """Mark the unreadable tables that users set aside, so that purges do not wait for them.
 
-    The last record for a name decides. It is valid if it refers to all unreadable tables with this
-    name, and if they have been unreadable in every run since it was made. Real runs ignore records
-    of rehearsals, and records that are dated in the future. If unreadable metadata may belong to
-    another table (`may_be`), the valid record of that table applies to it too.
+    The last record for a table name decides. It is valid if it refers to all unreadable tables with
+    this name, and if they have been unreadable in every run since it was made. Real runs ignore
+    records of rehearsals, and records that are dated in the future. If unreadable metadata may
+    belong to another table (`may_be`), the valid record of that table applies to it too.
     """
     lakes = {item.lake for item in unreadable}
     last = {(lake, record.table): record for lake in lakes for record in _RECORDS.read_valid(context, lake)}

@@ -1,7 +1,7 @@
 """Record tables that a verification mark has read after an apply edited them.
 
-An expiry writes metadata after the last run has read the table. If the table is dropped before the
-next run, this record is the evidence that gc-assets has read that metadata.
+An apply that expires snapshots writes metadata after the last run has read the table. If the table
+is dropped before the next run, this record is the evidence that gc-assets has read that metadata.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def read_verified_tables(context: RunContext, lake_name: str) -> Mapping[str, Ve
     Records from the future are ignored. Real runs also ignore records of rehearsals.
 
     Returns:
-        The records by table uuid.
+        The records, keyed by table uuid.
     """
     try:
         records = _parse(context.state.files.read(f"{lake_name}/{_FILE}"))

@@ -345,9 +345,9 @@ def _check_unlisted(
 ) -> MissingLiveFiles:
     """Find live files that are missing from the inventory.
 
-    The counts can differ although no file is missing, because a lifecycle rule may have removed
-    live files, or because two lakes may need the same file. Therefore, the hashes are compared, or
-    the files themselves if there are too many.
+    The counts can differ although no file is missing, because a rule of a lake may have allowed the
+    purge of live files, or because two lakes may need the same file. Therefore, the hashes are
+    compared, or the files themselves if there are too many.
     """
     context, storage_name, live = sweep.context, sweep.storage, sweep.live
     optional = sum(table.summary(LiveFilesSummary).optional_by_storage.get(storage_name, 0) for table in live)
@@ -382,7 +382,7 @@ def _check_unlisted(
 
 
 def _read_excused(session: SparkSession, sweep: _Sweep) -> tuple[DataFrame, DataFrame]:
-    """Return the files in quarantine, and the files purged because a lifecycle rule allowed it."""
+    """Return the files in quarantine, and files purged because a rule of their lake allowed it."""
     rehearsal = sweep.context.clock.is_rehearsal
     waiting = quarantine_ledger(session, sweep.state, sweep.storage, rehearsal=rehearsal)
     return waiting, purged_by_rule(session, sweep.context, sweep.storage)
