@@ -15,7 +15,7 @@ class FileStat(NamedTuple):
 
 
 class VersionedContent(NamedTuple):
-    """The content of a file and its version for `replace_if`, or None for both if it is missing."""
+    """The content of a file and its version for `replace_if`. Both are None if it is missing."""
 
     content: bytes | None
     version: str | None

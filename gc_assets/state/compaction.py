@@ -215,7 +215,7 @@ class Segments:
 
 
 def find_segments(files: Files, runs: Sequence[PastRun], *, complete: bool = False) -> Segments:
-    """Find the files that contain the rows of these runs.
+    """Find the files that contain the rows of the given runs of a cumulative table.
 
     Args:
         complete: If True, do not use reduced segments, so that no rows are missing.

@@ -107,7 +107,11 @@ class PublishedTable:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """All published tables under a root."""
+    """All published tables under a root.
+
+    A *group* is the directory of a lake or storage, and an *asset* is the name of one of its
+    tables.
+    """
 
     files: Files
 
@@ -122,7 +126,7 @@ class State:
         return cls(Files(config.state, config.state_settings()))
 
     def start(self, group: str, asset: str, run_date: date, clock: Clock) -> TableRun:
-        """Start a run in a new directory. When run ids are sorted, they are in the order of time."""
+        """Start a run in a new directory. Sorting run ids by name sorts them by their start."""
         return TableRun(group, asset, run_date, f"{clock.now():%Y%m%dT%H%M%SZ}-{clock.sequence_number():016x}{uuid.uuid4().hex[:4]}")
 
     def publish(self, run: TableRun, receipt: Receipt, listed: Sequence[FileStat] | None = None) -> PublishedTable:
@@ -219,15 +223,15 @@ class State:
         return tuple(sorted(finished, key=lambda run: (run.run_date, run.run_id)))
 
     def segments(self, runs: Sequence[PastRun], *, complete: bool = False) -> Segments:
-        """Find the files that contain the rows of these runs, see `state.compaction`."""
+        """Find the files that contain the rows of the given runs, see `state.compaction`."""
         return compaction.find_segments(self.files, runs, complete=complete)
 
     def segment_files(self, runs: Sequence[PastRun]) -> list[SegmentFile]:
-        """Return the files that contain the rows of these runs."""
+        """Return the files that contain the rows of the given runs."""
         return self.segments(runs).files()
 
     def paths(self, runs: Sequence[PastRun], side: str | None = None) -> list[str]:
-        """Return the paths of the files that contain the rows of these runs."""
+        """Return the paths of the files that contain the rows of the given runs."""
         return self.segments(runs).paths(side)
 
     def open(self, run: PastRun) -> PublishedTable:
@@ -478,7 +482,7 @@ class State:
         return found
 
     def _is_record(self, group: str, asset: str, receipt: bytes) -> bool:
-        """Check if a run records deletions. A plan does as soon as its apply has begun."""
+        """Check if a run records deletions. The run of a plan does as soon as its apply has begun."""
         if asset != DeletionPlanSummary.TABLE:
             return asset in RECORDS
         begun = self.files.directories(f"{group}/apply")

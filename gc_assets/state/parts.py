@@ -37,7 +37,7 @@ _T = TypeVar("_T")
 
 @dataclass
 class PartWriter:
-    """Collects batches and writes them as parts.
+    """Collects batches of a table and writes them as parts (Parquet files).
 
     Each writer uses unique names, so a task that is retried never overwrites its first attempt.
 
@@ -137,6 +137,11 @@ def read_parts(files: Files, paths: list[str], schema: pa.Schema, columns: list[
     """Read Parquet parts into memory. The caller has to make sure that they are small.
 
     If a part was written before a column was added, the column is null.
+
+    Args:
+        paths: Paths of the parts, relative to the state.
+        schema: The schema of the table.
+        columns: Names of the columns to read. None reads all.
 
     Raises:
         StateError: If a part is missing or damaged.

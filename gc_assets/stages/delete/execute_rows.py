@@ -65,7 +65,7 @@ def order_in_one_task(rows: DataFrame, action: str, share: Column) -> DataFrame:
 
 
 def _batch_group(row: tuple[PlannedAction, QuarantineMode]) -> tuple[int, QuarantineMode]:
-    """Return a sort key that determines which rows may share a batch of the log.
+    """Return a sort key that determines which rows may share a batch of the write-ahead log.
 
     Rows with different keys are in separate batches, so that one group is durable before the next
     one begins.
@@ -227,6 +227,9 @@ class RowExecutor:
 
 def execute_in_process(act: RowExecutor, rows: pa.Table, run: TableRun, files: Files, totals_by: Sequence[str]) -> WrittenParts:
     """Execute a small number of rows (`EXECUTION_ROWS` columns) in the driver, as one batch.
+
+    Args:
+        totals_by: Columns of `deletion_log` by which the outcomes are counted.
 
     Returns:
         The outcomes, written as parts of `run`.

@@ -148,7 +148,7 @@ class ExpiryRecord:
         self.context.state.files.replace(f"{self._directory}/intent.json", json.dumps(document, indent=1).encode())
 
     def record_outcomes(self, outcomes: Sequence[EditOutcome], token: int) -> None:
-        """Record the outcomes of actions.
+        """Record the outcomes of history edits.
 
         If the lake was damaged, the damage is recorded first. It blocks all later plans until a
         user removes the record.

@@ -122,7 +122,7 @@ class ForeignFindings:
         return cls(count, tuple(samples), prefixes=tuple(sorted(prefixes)), doubtful=tuple(sorted(doubtful)))
 
     def find_reasons(self, keys: pa.ChunkedArray) -> pa.Array:
-        """Explain which uploads to these keys must not be aborted. Other rows have no reason."""
+        """Explain why uploads to the given keys must not be aborted. Other keys have no reason."""
         shielded = pc.is_null(Claims.of_shields((*self.prefixes, *self.doubtful)).resolve(keys.combine_chunks())[0])
         return pc.if_else(shielded, pa.scalar(_OF_OTHERS), pa.scalar(None, pa.string()))
 

@@ -193,6 +193,8 @@ def prepare_finder(
     """Prepare a task that finds foreign files.
 
     Args:
+        rules: Rules that decide which files are foreign.
+        live: `live_files` of all lakes.
         files: The files that will be checked, with the columns key and lake.
         is_earlier: True for files in plans of earlier releases, whose sweeps did not record
             datasets in other formats.

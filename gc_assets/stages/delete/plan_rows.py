@@ -136,7 +136,7 @@ def plan_rows(
 
 
 def _find_waiting(spark: SparkSession, inputs: PlanInputs, copies: DataFrame) -> list[DataFrame]:
-    """Find copies that are old enough to be purged, but have to wait (columns key, source_plan_id).
+    """Find copies old enough to be purged that have to wait (columns key, source_plan_id).
 
     These are copies of foreign files, and copies that `find_undue_rows` defers.
     """

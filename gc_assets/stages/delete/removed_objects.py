@@ -99,7 +99,7 @@ def _describe_unfinished(context: RunContext, keys: Mapping[str, pa.Array], acti
 
 
 def _find_planned(context: RunContext, run: PastRun, keys: pa.Array) -> Iterator[str]:
-    """Yield those keys that the plan moves away or purges."""
+    """Yield those of the given keys that a plan moves away or purges."""
     for path in context.state.open(run).paths():
         rows = read_parts(context.state.files, [path], DELETION_PLAN.schema, ["key", "action", "quarantine"])
         rows = rows.filter(pc.is_in(rows.column("key"), keys))

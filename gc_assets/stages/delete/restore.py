@@ -153,7 +153,7 @@ def _restore_in_executors(
 def _read_moved(
     context: RunContext, storage_name: str, plan_ids: Collection[str], headers: Mapping[str, PlanSummary], token: int
 ) -> Iterator[MovedFiles]:
-    """Open the write-ahead logs of plans, to find files that they moved or may have moved.
+    """Open the write-ahead logs of plans, to find files that their applies may have moved.
 
     The quarantine mode comes from the plan. If the plan is missing, it comes from the log, and as a
     last resort from the storage's configuration.

@@ -102,7 +102,11 @@ def resolve_request(
     """Turn the options of a restore command into a request.
 
     Args:
+        plan_id: The id of a plan, or the beginning of one.
+        prefix: A prefix of canonical keys.
         key: A canonical key, or an address such as a URL.
+        storage: Name of the storage in lakes.yaml.
+        history: If True, undo the plan's history edits as well.
 
     Raises:
         UsageError: If the options select nothing, more than one storage, an unknown plan, or only

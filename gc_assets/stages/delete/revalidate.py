@@ -58,6 +58,7 @@ class Revalidation:
         """Prepare the checks from the refs and live files that the apply has read again.
 
         Args:
+            header: The header of the plan.
             lead: How far the host's clock is ahead of the storage's (`find_clock_lead`).
         """
         cutoff = min(header.grace_cutoff, grace_cutoff(context, header.storage, refs, lead))

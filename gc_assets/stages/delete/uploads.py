@@ -49,7 +49,7 @@ _log: Final = logging.getLogger(__name__)
 def find_old_uploads(
     inputs: PlanInputs, cutoff: datetime, foreign: ForeignFindings, check_foreign: Callable[[pa.Table], ForeignRows] | None = None
 ) -> tuple[pa.Table, int]:
-    """Find the uploads that this run's plan should abort.
+    """Find the unfinished uploads that this run's plan should abort.
 
     If the store fails to list its uploads, a warning is logged and none are planned. If the run
     refers to an earlier listing, none are planned either.
@@ -114,7 +114,7 @@ def approved_uploads(state: State, plan: StoredPlan) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class UploadExecution:
-    """Ends the uploads of a plan for one run of an apply. It returns rows of `deletion_log`.
+    """Aborts the uploads of a plan in one run of an apply. It returns rows of `deletion_log`.
 
     Attributes:
         run_id: The run of `deletion_log` that the outcomes belong to.

@@ -127,7 +127,7 @@ def describe_unlisted(table_id: str) -> str:
 
 
 def _is_found(state: State, storage: str, prefix: str, table_id: str) -> bool:
-    """Return True if the last run found a foreign or dropped table with this unusual id."""
+    """Return True if the last run found a foreign or dropped table whose id is `table_id`."""
     swept = state.latest(storage, ORPHAN_FILES.name)
     if swept is None:
         return False

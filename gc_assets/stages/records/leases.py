@@ -16,6 +16,10 @@ def take_lease(context: RunContext, storage_name: str, store: Store, plan_id: st
     Even in a rehearsal, a lease uses the real clock, because it excludes processes that run at the
     same time.
 
+    Args:
+        plan_id: Id of the plan, restore or adoption that needs the lease.
+        owner: The user who runs it, for messages.
+
     Raises:
         GateRefused: If another process holds the lease, or if the state records another storage
             under this name.

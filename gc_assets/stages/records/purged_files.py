@@ -68,7 +68,7 @@ def find_purged_by(state: State, storage_name: str, plan_id: str) -> PurgedFiles
 
 
 def count_restorable(state: State, storage_name: str) -> dict[str, int]:
-    """Count the files in quarantine by the id of the plan that moved them there."""
+    """Count the files in quarantine for each plan that moved them there, keyed by plan id."""
     counts: Counter[str] = Counter()
     for entries in LogReader.of(state, storage_name).shares():
         last = newest_of_copies(entries)

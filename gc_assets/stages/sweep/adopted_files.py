@@ -1,4 +1,4 @@
-"""Keep track of files that dropped tables used and that other tables may stop using.
+"""Keep track of adopted files: files that dropped tables used, but may share with others.
 
 A table can reference files in the location of another one, for example after `add_files`. If it
 shares a directory with a listed table, that table may have referenced these files too, and the
@@ -86,7 +86,12 @@ class AdoptedFiles:
         return None if self.scan is None else StoredHashes(self.scan, self.rows, self.selection.without(due))
 
     def find_owner(self, key: str, tables: Iterable[DroppedTable]) -> DroppedTable | None:
-        """Return the first table that waits and has adopted the file, or None."""
+        """Return the first dropped table that waits and has adopted the file, or None.
+
+        Args:
+            key: The key of the file.
+            tables: The dropped tables, in the order of preference.
+        """
         owners, key_hash = set[tuple[str, str]](), xxhash64(pa.array([key]))[0]
         for batch in self._read():
             rows = batch.filter(pc.equal(batch.column("key_hash"), key_hash))
@@ -118,7 +123,7 @@ def find_adopted_files(
     unread: Collection[tuple[str, str]],
     run: TableRun,
 ) -> tuple[AdoptedFiles, tuple[str, ...]]:
-    """Find files that unread tables adopted, and the reasons why some of these files are unknown.
+    """Find the files that unread tables adopted, and why some adopted files are unknown.
 
     Args:
         found: The dropped tables.

@@ -138,6 +138,10 @@ def list_unread_shields(
 
     As in a sweep, possible locations of tables that were never read are narrowed if they are too
     wide.
+
+    Args:
+        refs: `lake_refs` of all lakes.
+        live: `live_files` of all lakes.
     """
     claims, _ = narrow_claims(_claims(context, storage_name, [*refs, *live]))
     of_live = (claim for claim in _claims(context, storage_name, live) if not claim.collect and not claim.is_unread)

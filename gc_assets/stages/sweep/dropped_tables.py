@@ -290,6 +290,9 @@ def find_dropped_tables(
     """Determine which tables to remember after this run, and the states of dropped tables.
 
     Args:
+        refs: `lake_refs` of all lakes.
+        live: `live_files` of all lakes.
+        listing: The listing of the storage that the sweep uses.
         run: The run of `orphan_files`, to which tasks write the files that dropped tables adopted.
     """
     claims, _ = effective_claims(context, storage_name, [*refs, *live])
@@ -380,7 +383,7 @@ def _without_withdrawn(context: RunContext, storage_name: str, stored: list[Drop
 
 
 def _hold_used(context: RunContext, storage_name: str, decided: list[DroppedTable]) -> list[DroppedTable]:
-    """Make due tables wait if newer sweeps, or sweeps of other storages, found them in use.
+    """Make due tables wait if a newer sweep, or one of another storage, found them in use.
 
     A plan may be older than these sweeps, and a table may have its metadata in one storage and its
     data in another. Tables in use are also marked as written.
@@ -582,7 +585,7 @@ def _confirm(context: RunContext, decided: list[DroppedTable], lakes: Sequence[L
 
 
 def _find_recoverable(context: RunContext, due: Sequence[DroppedTable], lakes: Sequence[LakeTables]) -> dict[str, str]:
-    """Return why catalogs can still restore some tables, by uuid.
+    """Return why catalogs can still restore some due tables, keyed by table uuid.
 
     If a catalog does not respond, its tables wait unless a user has accepted them.
     """
@@ -684,9 +687,10 @@ class DroppedFinder:
     """Set the reason and route of dropped tables' files, given as rows of `ROUTED_ORPHANS`.
 
     A due table's file gets the `dropped` reason, unless expired history or a lifecycle rule still
-    refers to it, or the ages of the dropped claims make it foreign. A file waits if its table or a
-    table that adopted it is not due. It also waits if it is older than the claims of listed tables,
-    or if no commit referenced it and another catalog may write a table that claimed it.
+    refers to it, or the ages of the dropped claims make it foreign. A file waits if a table that
+    adopted it is not due. If its own table is not due, it waits too, unless a current claim
+    contains it, a commit referenced it, and it is not older than this claim. It also waits if no
+    commit referenced it and another catalog may write a table that claimed it.
 
     Attributes:
         found: The dropped tables.
@@ -780,6 +784,10 @@ class DroppedFinder:
         """Return the rule that makes each file foreign.
 
         Files of due tables are checked with the rules for dropped tables.
+
+        Args:
+            batch: Files with their current rules in the column foreign_rule.
+            is_due: Mask of the files of due tables.
         """
         rules = batch.column("foreign_rule")
         if not pc.any(is_due).as_py():

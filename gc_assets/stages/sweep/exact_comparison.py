@@ -56,6 +56,10 @@ def find_hits(candidates: DataFrame, keys: DataFrame, *, ignore_case: bool) -> D
     Since this is an expensive join, it only runs if a candidate and a live key have the same hash
     (`candidate_matches.py`).
 
+    Args:
+        keys: The live keys.
+        ignore_case: True if keys that differ only in case may refer to the same file.
+
     Returns:
         A frame with the columns key and exact. `exact` is false if only the spelling differs.
     """

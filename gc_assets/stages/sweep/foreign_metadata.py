@@ -225,7 +225,7 @@ class MetadataClassifier:
         return None if self._is_protected(key, [root]) else _Finding(reason, prefixes=self._find_prefixes(root))
 
     def _is_protected(self, key: str, places: Sequence[str | None]) -> bool:
-        """Return True if `protect` matches the key and all files in these directories.
+        """Return True if `protect` matches the key and all files in the directories `places`.
 
         None represents a directory in another storage, to which `protect` does not apply.
         """

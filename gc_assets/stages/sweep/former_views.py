@@ -65,12 +65,12 @@ class FormerViews:
     files: Mapping[str, str]
 
     def select_former(self) -> dict[str, KnownView]:
-        """Return the views that their lake's current catalog does not list any more, by uuid."""
+        """Return the views that their lake's current catalog no longer lists, keyed by view uuid."""
         gone = (item for item in self.known if item.gone_since is not None)
         return {item.uuid: item for item in gone if self.catalogs.get(item.lake) == item.catalog}
 
     def list_times(self) -> dict[str, datetime]:
-        """Return when runs first did not find the former views, by uuid.
+        """Return when a run first did not find each former view, keyed by view uuid.
 
         Metadata with a later version must have been written through another catalog.
         """

@@ -105,14 +105,14 @@ def _metadata_of_server(context: RunContext, lake_name: str, uuids: Collection[s
 
 
 def _views(context: RunContext) -> dict[str, KnownTable]:
-    """Return the views of all catalogs with the times of their newest versions, by uuid."""
+    """Return the views of all catalogs with the times of their newest versions, by view uuid."""
     paths = [path for lake in context.config.lakes for path in context.table(LAKE_REFS, lake.name).paths(VIEWS_SIDE)]
     rows = read_parts(context.state.files, paths, VIEWS).to_pylist()
     return {row["uuid"]: NEVER_NEWER if row["newest"] is None else KnownTable(row["newest"]) for row in rows}
 
 
 def _of_catalog(context: RunContext, lake_name: str) -> dict[str, KnownTable]:
-    """Return each table with the times of its oldest and newest snapshot, by uuid."""
+    """Return the times of the oldest and newest snapshot of each table, keyed by table uuid."""
     refs = read_rows(context.state, LAKE_REFS, context.table(LAKE_REFS, lake_name), columns=["table_uuid"])
     graph = context.table(COMMIT_GRAPH, lake_name)
     commits = read_rows(context.state, COMMIT_GRAPH, graph, columns=["table_uuid", "commit_id", "parents", "committed_at"])

@@ -85,7 +85,7 @@ def expired_keys(spark: SparkSession, context: RunContext, storage_name: str, li
 
 
 def live_count(live: list[PublishedTable], storage_name: str) -> LiveCount:
-    """Count the rows of `live_keys` by lake, based on the receipts.
+    """Count the rows of `live_keys` for each lake, based on the receipts of `live_files`.
 
     Keys that may not exist (`possible_by_storage`) are not counted. Lakes that do not need any
     files in the storage are omitted.
@@ -100,7 +100,7 @@ def live_count(live: list[PublishedTable], storage_name: str) -> LiveCount:
 
 
 def live_rows(live: list[PublishedTable], storage_name: str) -> int:
-    """Count the rows of `live_keys`, based on the receipts."""
+    """Count the rows of `live_keys`, based on the receipts of `live_files`."""
     return sum(table.summary(LiveFilesSummary).by_storage.get(storage_name, Amount()).files for table in live)
 
 

@@ -79,11 +79,11 @@ class Chain:
     error: str | None = None
 
     def has_all_since(self, at_ms: int | None) -> bool:
-        """Check whether all metadata files that were current since this time are known."""
+        """Check whether all metadata files that were current after `at_ms` are known."""
         return at_ms is not None and at_ms > self.begins_ms
 
     def cut(self, at_ms: float) -> None:
-        """Record that files up to this time are unknown."""
+        """Record that metadata files up to `at_ms` are unknown."""
         self.begins_ms = max(at_ms, self.begins_ms)
 
 
@@ -213,7 +213,7 @@ def _select(suspects: Mapping[str, Sequence[Suspect]], is_selected: Callable[[st
 def remove_former(
     context: RunContext, storage_name: str, rows: Sequence[Mapping[str, Any]]
 ) -> tuple[Sequence[Mapping[str, Any]], set[StoragePrefix]]:
-    """Remove suspects that are former metadata, and whose waiting time has ended.
+    """Remove suspects that are former metadata newer than their catalog, if their wait has ended.
 
     Former metadata (`stages/mark/former_metadata.py`) was once used by a catalog. It is newer than
     the current metadata if the catalog is restored from a backup, or if a table is registered again
@@ -259,7 +259,7 @@ def _find_former(
         The files that the catalog may still need, because their waiting time has not ended, or
         because the lake reads another catalog now. Then the files whose waiting time has ended,
         except files of tables that the catalog did not list in every run since then, because
-        another catalog may use these.
+        another catalog may use these files.
     """
     refs, after = context.table(LAKE_REFS, lake_name), context.config.lake(lake_name).dropped_after
     summary, names = refs.summary(LakeRefsSummary), _read_names(context, refs)
@@ -293,7 +293,7 @@ def _read_names(context: RunContext, refs: PublishedTable) -> dict[str, set[str]
 def _list_uuids(context: RunContext, refs: PublishedTable, names: Mapping[str, Collection[str]]) -> set[str]:
     """Return the uuids of the tables in a run's freeze of refs, including unreadable tables.
 
-    Unreadable tables have no uuid in the freeze, so `names` provides it.
+    Unreadable tables have no uuid in the freeze, so they are looked up in `names` by name.
     """
     unread = {item.table_name for item in refs.summary(LakeRefsSummary).unread}
     of_unread = {uuid for uuid, of_table in names.items() if None in unread or not unread.isdisjoint(of_table)}
@@ -301,7 +301,7 @@ def _list_uuids(context: RunContext, refs: PublishedTable, names: Mapping[str, C
 
 
 def _is_external(row: Mapping[str, Any], addresses: ExternalAddresses) -> bool:
-    """Return True if a file does not refer to any storage, so its readers need no file there."""
+    """Return True if a metadata file refers to no storage, so that its readers need no file there."""
     return row["external"] is not None and addresses.find_reasons(pa.array(row["external"], pa.string())).null_count == len(row["external"])
 
 

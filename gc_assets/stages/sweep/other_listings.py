@@ -1,4 +1,4 @@
-"""Find when the other storages of the same lakes were listed.
+"""Find when other storages that a storage's lakes use were listed.
 
 Another catalog may store a table's data in one storage and its metadata in another. Metadata that
 was written after a storage's last listing is unknown. Files are therefore only candidates if they
@@ -44,7 +44,7 @@ def find_listing_time(context: RunContext, sweep: PublishedTable) -> datetime | 
 
 
 def find_oldest_listing(context: RunContext, storage_name: str, tables: Sequence[PublishedTable]) -> datetime | None:
-    """Return the oldest listing time among the other storages of the same lakes.
+    """Return the oldest listing time among the other storages that a storage's lakes use.
 
     Only storages in which this storage's lakes have claims too are considered. Storages that were
     never listed are ignored. Returns None if no other storage was listed.

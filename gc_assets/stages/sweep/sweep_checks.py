@@ -329,6 +329,13 @@ def find_misspelled(
 
     Near misses are candidates that differ from a live key only in spelling. If the live key exists,
     the near miss is another object and is skipped.
+
+    Args:
+        keys: Live files of all lakes.
+        listed: The inventory.
+        quarantined: The quarantine ledger.
+        lister: Looks up live keys that are in neither of them.
+        ignore_case: True if keys that differ only in case may refer to the same file.
     """
     twins = find_twins(near_misses, keys.filter("must_exist"), ignore_case=ignore_case).distinct()
     absent = twins.join(listed.select(F.col("key").alias("live_key")), "live_key", "left_anti")
@@ -512,7 +519,7 @@ class _SuspectSearch:
         return cls(context, storage_name, classifier, former, {uuid for uuid, item in known.items() if item == NEVER_NEWER})
 
     def find(self, suspects: DataFrame, directories: Mapping[str, bool | None]) -> list[Mapping[str, Any]]:
-        """Return the foreign metadata in order of its keys (`FOREIGN` columns).
+        """Return the foreign metadata among suspects, sorted by key (`FOREIGN` columns).
 
         Args:
             directories: See `MetadataClassifier.own_directories`.
@@ -531,6 +538,10 @@ class _SuspectSearch:
     ) -> tuple[dict[str, str], tuple[str, ...]]:
         """Find foreign metadata under claims of dropped tables. Files that it references are kept.
 
+        Args:
+            suspects: The suspects under these claims.
+            directories: See `MetadataClassifier.own_directories`.
+
         Returns:
             Why dropped tables wait, and descriptions of kept files under other prefixes.
         """
@@ -542,7 +553,7 @@ class _SuspectSearch:
 
 
 def _describe_named(context: RunContext, named: Mapping[StoragePrefix, Mapping[str, Any]]) -> tuple[str, ...]:
-    """Explain why the files under these prefixes are kept.
+    """Explain why files under prefixes to which foreign metadata refers are kept.
 
     Args:
         named: For each prefix, foreign metadata that refers to it under claims of a dropped table.
@@ -578,7 +589,7 @@ def _merge_settings(found: Iterable[tuple[str, bool | None]]) -> dict[str, bool 
 
 
 def _metadata_directories(context: RunContext, storage_name: str, lake_name: str) -> set[str]:
-    """Return the directories with current metadata of the lake's tables that this run read.
+    """Return the directories with current metadata of those tables of a lake that this run read.
 
     Directories of earlier metadata that the current metadata references are included.
     """

@@ -199,7 +199,13 @@ def record_verified(context: RunContext, mark: RunContext, refs: Iterable[Publis
 def list_lake_tables(
     context: RunContext, refs: Iterable[PublishedTable], claims: Sequence[PrefixClaim] = (), known: Mapping[str, KnownTable] | None = None
 ) -> list[LakeTables]:
-    """Return the tables that each lake lists in this run or verification mark."""
+    """Return the tables that each lake lists in this run or verification mark.
+
+    Args:
+        refs: `lake_refs` of all lakes.
+        claims: The claims on a storage, which contain the prefixes of the tables.
+        known: The known tables, keyed by table uuid.
+    """
     refs = list(refs)
     first = min((table.summary(LakeRefsSummary).frozen_at for table in refs), default=None)
     lakes = [_list_tables(context, table, claims, known or {}) for table in refs]

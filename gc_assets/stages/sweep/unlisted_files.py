@@ -55,6 +55,11 @@ class UnlistedFiles:
 
         The hashes of live files and listed objects are compared in the driver.
 
+        Args:
+            keys: The live keys of the storage.
+            inventory: The listing.
+            look_up: Looks up the unlisted files.
+
         Returns:
             The files, or None if there are too many of them.
         """
