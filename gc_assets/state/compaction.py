@@ -304,7 +304,10 @@ def add_reduced(files: Files, segments: Mapping[str, Reduction], runs: Sequence[
         source, parts = reduction.segment, reduction.parts
         expected, found = sum(part.rows for part, _ in source.sources()), sum(part.rows for part in parts) + reduction.dropped_rows
         if found != expected:
-            raise StateError(f"{files.root}/{base}: a copy of {len(source.runs):,} segments accounts for {found:,} of {expected:,} rows")
+            raise StateError(
+                f"Cannot reduce the rows of {len(source.runs):,} runs in {files.root}/{base}, because the copy accounts for {found:,} of "
+                f"{expected:,} rows. The original segments stay in use."
+            )
         copies = map(CompactedPart.of, parts)
         run_ids = tuple(run.run_id for run in source.runs)
         dropped = source.dropped_rows + reduction.dropped_rows

@@ -256,8 +256,8 @@ class _CopyExpiry:
 def _sum_deleted_paths(rows: pa.Table) -> dict[str, Any]:
     """Count the paths deleted by commits in each lake, and find the most affected branches.
 
-    Up to two branches are returned: the one that loses the largest share of its paths, and the one
-    with the largest share among branches that lose more paths than a small plan has files.
+    Up to two branches are returned. The first loses the largest share of its paths. The second
+    loses the largest share among branches that lose more paths than a small plan has files.
     """
     by_lake, shares = Counter[str](), list[BranchShare]()
     for row in rows.filter(pc.equal(rows.column("action"), DELETE_PATHS)).to_pylist():

@@ -284,7 +284,7 @@ def _refuse_newly_unreadable(header: PlanHeader, unreadable: Sequence[Unreadable
     if new := [item for item in unreadable if (item.lake, item.table_uuid or item.table_name) not in known]:
         names = "; ".join(item.message for item in new[:5])
         raise LakeUnreadable(
-            f"plan {header.plan_id[:12]} was applied in part, and files that it moved may be the cause: {names}. "
+            f"Cannot resume plan {header.plan_id[:12]}: it was applied in part, and files that it moved may be the cause: {names}. "
             f"Repair the table, or run `{command('restore', plan=header.plan_id[:12])}`, then apply the plan again."
         )
 

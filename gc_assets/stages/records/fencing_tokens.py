@@ -6,9 +6,10 @@ the counter starts at zero again. Because the ledger is ordered by tokens, the s
 highest token as well, before the lease is taken.
 
 If the storage's counter is ahead of the state nevertheless, there were leases that the state does
-not contain: a backup has replaced the state, or another state is used for the storage. Files that
-were restored under these leases are still in quarantine according to the state. Without a record of
-the restores, they could be purged immediately, so the quarantine time of all files is restarted.
+not contain. Either a backup has replaced the state, or another state is used for the storage. Files
+that were restored under these leases are still in quarantine according to the state. Without a
+record of the restores, they could be purged immediately, so the quarantine time of all files is
+restarted.
 """
 
 from __future__ import annotations

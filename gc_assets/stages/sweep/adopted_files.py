@@ -1,11 +1,11 @@
 """Keep track of adopted files: files that dropped tables used, but may share with others.
 
 A table can reference files in the location of another one, for example after `add_files`. If it
-shares a directory with a listed table, that table may have referenced these files too, and the
-files may get new times, for example if the storage is copied. When the table is dropped, these
-files have to wait until it is due for deletion. The first run that does not find the table looks
-them up in the live set of the last accepted run. Later runs copy the rows for as long as they
-remember the table and do not read it.
+shares a directory with a listed table, that table may have referenced these files too. The files
+may get new times, for example if the storage is copied. When the table is dropped, these files have
+to wait until it is due for deletion. The first run that does not find the table looks them up in
+the live set of the last accepted run. Later runs copy the rows for as long as they remember the
+table and do not read it.
 """
 
 from __future__ import annotations

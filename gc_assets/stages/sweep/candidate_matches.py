@@ -100,8 +100,8 @@ class CandidateMatches:
     """A group of a storage's candidates, matched against the hashes of all lakes.
 
     Attributes:
-        may_be_needed: True if a live key may equal a candidate, exactly or except for its spelling,
-            or if a key of expired history that must be edited may equal one except for its
+        may_be_needed: True if a live key may equal a candidate, exactly or except for its spelling.
+            Also True if a key of expired history that must be edited may equal one except for its
             spelling.
         released: Candidates that each lake references but does not need.
         lifecycle_commits: Sorted hashes of candidates released by lifecycle rules, and how many

@@ -345,9 +345,9 @@ def _check_unlisted(
 ) -> MissingLiveFiles:
     """Find live files that are missing from the inventory.
 
-    The counts can differ although no file is missing, because a rule of a lake may have allowed the
-    purge of live files, or because two lakes may need the same file. Therefore, the hashes are
-    compared, or the files themselves if there are too many.
+    The counts can differ although no file is missing. A rule of a lake may have allowed the purge
+    of live files, or two lakes may need the same file. Therefore, the hashes are compared, or the
+    files themselves if there are too many.
     """
     context, storage_name, live = sweep.context, sweep.storage, sweep.live
     optional = sum(table.summary(LiveFilesSummary).optional_by_storage.get(storage_name, 0) for table in live)

@@ -146,8 +146,7 @@ class ReasonSearch:
         """Compare the keys of candidates with needed keys, and route the candidates that match.
 
         A candidate that expired history references under its own key is only compared with live
-        keys, because it is not removed before that history is edited, and the apply compares it
-        again.
+        keys. It is not removed before that history is edited, and the apply compares it again.
         """
         spark, context, storage = orphans.sparkSession, self.context, self.keys.storage
         live, ignore_case = [item.table for item in self.keys.sets], ignores_case(self.context, self.keys.storage)

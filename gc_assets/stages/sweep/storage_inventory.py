@@ -185,7 +185,7 @@ def _require_complete(storage_name: str, written: WrittenParts) -> None:
     samples = written.summary.get("problems", [])
     names = ", ".join(f"{item['key'] or '.'} ({item['detail']})" for item in samples if item["kind"] == "unreadable")
     raise StoreError(
-        f"storage {storage_name}: cannot list {written.summary['incomplete']:,} directories, so no plan can be made: {names}. "
+        f"Cannot list {written.summary['incomplete']:,} directories of storage {storage_name}, so no plan can be made: {names}. "
         "Grant the collector read access to them, or fix the reported errors."
     )
 
