@@ -1,4 +1,4 @@
-"""Cache the parsed contents of a few files, with one content for each file.
+"""Cache the parsed contents of a few files, with only the newest content of each file.
 
 The bytes are still read each time, and only parsing is saved. An entry contains their digest, so
 changes by other processes are seen immediately.

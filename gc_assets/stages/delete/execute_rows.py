@@ -77,7 +77,7 @@ def _batch_group(row: tuple[PlannedAction, QuarantineMode]) -> tuple[int, Quaran
 
 @dataclass(frozen=True)
 class OnlyInterrupted:
-    """Wraps a quarantine or aborter, so that it only finishes interrupted actions.
+    """Wraps a `Quarantine` or `UploadAborter`, so that it only finishes interrupted actions.
 
     This is used if the plan has expired or the policy has changed. Actions that cannot be finished
     become `denied`, so that the plan ends. Their files stay in place, and a later plan may include

@@ -1,7 +1,7 @@
 """Find files and history edits that a plan leaves out.
 
-Left out are actions that cannot succeed at present, and edits of history that another lake keeps.
-The plan lists each group with the reason. The files stay in place, and later plans try again.
+A plan leaves out actions that cannot succeed at present, and edits of history that another lake
+keeps. It lists each group with the reason. The files stay in place, and later plans try again.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ def note_unknown_leases(context: RunContext, storage_name: str, store: Store) ->
 
 
 def _read_tokens(state: State, storage_name: str, store: Store) -> tuple[int, int | None]:
-    """Read the highest tokens in the storage and in the state, or None if the state has no token."""
+    """Read the highest token in the storage, and that in the state (None if it has no token)."""
     found = store.last_token()
     return found, _highest_token(state, storage_name)  # read last: other processes record a token before they take the lease
 

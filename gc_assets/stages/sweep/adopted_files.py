@@ -54,7 +54,8 @@ class AdoptedFiles:
     A table can have any number of files, so their rows stay in the state.
 
     Attributes:
-        scan: Parts with the rows (`ADOPTED_FILES` columns), which may repeat. None without rows.
+        scan: Parts with the rows (`ADOPTED_FILES` columns), which may repeat. None if there are no
+            rows.
         rows: Number of rows in these parts.
         selection: The tables whose rows count.
     """
@@ -235,7 +236,8 @@ class FindAdopted:
     Attributes:
         found: The dropped tables.
         position: Position of the storage in the configuration.
-        witnesses: Sorted numbers of the tables' witnesses, at least one.
+        witnesses: Sorted numbers of the witnesses (commit and container) that belong to the tables,
+            at least one.
         tables: Index of the table of each witness.
     """
 

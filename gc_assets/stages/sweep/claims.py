@@ -114,7 +114,7 @@ def _claims(context: RunContext, storage_name: str, tables: Iterable[PublishedTa
 
 
 def _is_outside_patterns(context: RunContext, table: PublishedTable, row: Mapping[str, Any]) -> bool:
-    """Check whether a claim protects a table that does not match any pattern of its lake.
+    """Check whether a claim protects a table that no pattern in `tables` of its lake matches.
 
     If another lake with the same catalog collects the table, such a claim can be ignored. Claims
     that protect unreadable tables always apply.

@@ -807,9 +807,10 @@ UNDUE: Final = pa.schema([("key", pa.string()), ("source_plan_id", pa.string()),
 class FindUndue:
     """Find plan rows of dropped tables that are no longer due for deletion (`UNDUE` columns).
 
-    Checked are rows with the `dropped` reason, and files for which only the dropped table counts.
-    For a purge of any other file the result is not certain, because the file waits only if it was
-    quarantined as a file of a dropped table. It is pickled and sent to Spark executors.
+    The task checks rows with the `dropped` reason, and files for which only the state of the
+    dropped table counts. For a purge of any other file, the result is not certain, because the file
+    waits only if it was quarantined as a file of a dropped table. It is pickled and sent to Spark
+    executors.
     """
 
     finder: DroppedFinder

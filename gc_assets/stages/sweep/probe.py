@@ -55,6 +55,12 @@ class Probe:
     formats, and search targets: paths to look up among all files that commits referenced.
 
     Attributes:
+        live: Looks up key hashes in the live filter.
+        metadata: Live metadata, which the inventory must contain.
+        optional: Live files that the inventory may lack.
+        ages: Cut-offs that decide which files are old enough.
+        uncollected: Regular expression for metadata keys. Unclaimed files that match are counted.
+        suspect: Regular expression for names of metadata.
         protected: Regular expression for keys that are never candidates, or None.
         patterns: The `protect` patterns. For each pattern, the summary field `pattern_field`
             contains the number of tasks in which it matches a listed key.
