@@ -75,7 +75,7 @@ class BucketFiles:
         return self.put_if(path, content, version)
 
     def put_if(self, path: str, content: bytes, version: str | None) -> str | None:
-        """Put an object if it still has a version, or if it does not exist and the version is None.
+        """Put an object if it still has `version`, or if it does not exist and `version` is None.
 
         The response to a failed put is not reliable. If an earlier response was lost, a retried put
         finds its own object. Ceph also responds with status 500 if another writer was faster. The

@@ -175,7 +175,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """A copy of a segment from which rows were removed."""
+    """A copy of a segment from which unneeded rows were removed."""
 
     segment: Segment
     parts: tuple[PartFile, ...]

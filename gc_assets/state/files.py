@@ -160,7 +160,7 @@ class Files:
         return self._backend().read_version(path)
 
     def replace_if(self, path: str, content: bytes, version: str | None) -> str | None:
-        """Replace a file if it still has a version.
+        """Replace a file if it still has the expected version.
 
         If several processes have read the same version, exactly one of them succeeds. There are two
         exceptions in object stores: If several writers write identical bytes, all of them may

@@ -218,8 +218,8 @@ def _plan_expiry(spark: SparkSession, inputs: PlanInputs, run: TableRun, exclude
 class _CopyExpiry:
     """Copies rows of `expiry_plan` into the plan, so that they can no longer change.
 
-    Runs as the only task of `run_single_task`. Its `summary` counts rows by lake and by action, and
-    branch edits by lake.
+    It runs as the only task of `run_single_task`. Its `summary` counts rows by lake and by action,
+    and branch edits by lake.
     """
 
     storage: str

@@ -1,9 +1,9 @@
 """Find the last accepted run, which later runs use as their baseline.
 
 A run is accepted if its plan passed the gates `live_drop` and `lakes_present`, or was approved with
-an override of `live_drop`. A refused run never becomes the baseline, even if the next run has the same
-result. If several runs of one run date each lose a few files, the losses are added up, unless a
-user has approved one of these runs. If a lake is removed on purpose, a user can record this.
+an override of `live_drop`. A refused run never becomes the baseline, even if the next run has the
+same result. If several runs of one run date each lose a few files, the losses are added up, unless
+a user has approved one of these runs. If a lake is removed on purpose, a user can record this.
 `newest_sweeps` describes the order of runs, which does not depend on the clocks of hosts.
 """
 
@@ -64,7 +64,7 @@ def newest_accepted_plan(context: RunContext, storage_name: str) -> PlanHeader |
 
 
 def former_aliases(context: RunContext, storage_name: str) -> list[str]:
-    """Return `aliases` that a storage had in accepted runs but no longer has."""
+    """Return `aliases` that a storage had in accepted runs but no longer has in lakes.yaml."""
     accepted = newest_accepted_plan(context, storage_name)
     return [] if accepted is None else sorted({*accepted.aliases} - {*context.storage(storage_name).aliases})
 

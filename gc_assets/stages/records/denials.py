@@ -159,7 +159,7 @@ def _open_reader(context: RunContext, storage: str) -> _DeniedReader:
 
 @dataclass(frozen=True)
 class _DeniedReader:
-    """Task that takes part numbers of deletion logs and yields denied objects."""
+    """Task that takes numbers of parts of deletion logs and yields `DENIED_OBJECTS` columns."""
 
     files: Files
     parts: tuple[SegmentFile, ...]

@@ -330,7 +330,7 @@ def find_dropped_tables(
 
 
 def _count_again(found: DroppedPrefixes, sums: Mapping[int, FormerFiles]) -> DroppedPrefixes:
-    """Count files again, because the states of the tables decide which table owns a file."""
+    """Count files of dropped tables again, because the states of the tables decide who owns a file."""
     counted = (sums.get(index, FormerFiles()) for index in range(len(found.tables)))
     return replace(
         found,
@@ -551,9 +551,9 @@ def _find_reason_to_keep(item: DroppedTable, lake: LakeConfig) -> str | None:
 def _confirm(context: RunContext, decided: list[DroppedTable], lakes: Sequence[LakeTables]) -> list[DroppedTable]:
     """Ask the catalogs whether each table name exists, and whether they can restore the table.
 
-    A table list may omit tables that the collector's user cannot see. If it omits one table, it may
-    omit others, which may need any file. Therefore, all tables wait. A table that can be restored
-    only needs its own files.
+    A table list may omit tables that the account of gc-assets cannot see. If it omits one table, it
+    may omit others, which may need any file. Therefore, all due tables wait. A table that can be
+    restored only needs its own files.
     """
     reasons: dict[str, str] = {}
     due = [item for item in decided if item.is_due]

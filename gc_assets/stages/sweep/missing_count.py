@@ -99,7 +99,7 @@ def _find_required(
 
 
 def _hash_files(batches: Iterable[pa.RecordBatch], position: int) -> Iterator[_Files]:
-    """Yield the files of one storage in batches of the `KEYED` columns."""
+    """Hash the keys of one storage's files, given in batches with the `KEYED` columns."""
     for batch in batches:
         mine = batch.filter(pc.equal(batch.column("storage"), position))
         must_exist = mine.column("must_exist").to_numpy(zero_copy_only=False)

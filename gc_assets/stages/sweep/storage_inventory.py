@@ -272,7 +272,7 @@ def find_baseline(context: RunContext, last: PublishedTable | None) -> Published
 def _reusable_directories(context: RunContext, storage_name: str, baseline: PublishedTable) -> list[Directory]:
     """Return directories of an earlier listing whose rows may be copied.
 
-    They are under claims of lakes that do not require a full listing in every run.
+    These directories are under claims of lakes that do not require a full listing in every run.
     """
     prefixes: list[str] = []
     for lake in context.config.lakes:
