@@ -1,8 +1,8 @@
-"""A replacement for pyspark's daemon, which Spark uses to fork its Python workers.
+"""A replacement for pyspark's daemon process, from which Spark forks its Python workers.
 
-It imports modules in advance, so that workers do not spend a second on imports, which is as long as
-a small stage takes. Only modules that can be forked safely are preloaded. DataFusion, for example,
-starts threads, so workers import it when they need it.
+The daemon imports modules in advance. Otherwise, each worker would spend a second on imports, which
+is as long as a small stage takes. Only modules that can be forked safely are preloaded. Workers
+import DataFusion when they need it, for example, because it starts threads.
 
 The daemon also ends itself if it has had no workers for a while. Spark starts one daemon for each
 session of a Connect server, and does not stop it before the server ends (SPARK-54055). If a session
@@ -40,10 +40,10 @@ IDLE_SECONDS: Final = 60.0
 
 
 class IdlePoll:
-    """A `select.poll` that ends the process if there were no requests or workers for a while.
+    """A `select.poll` that ends the daemon if there were no requests and no workers for a while.
 
-    This is safe because pyspark's daemon has no open connection while it polls. If a connection
-    arrives while the process ends, it is reset, and Spark starts another daemon.
+    This is safe because pyspark's daemon has no open connection while it polls. A connection that
+    arrives while the daemon ends is reset, and Spark starts another daemon.
     """
 
     def __init__(self, idle_seconds: float, is_busy: Callable[[], bool] | None = None) -> None:
@@ -81,7 +81,7 @@ def has_workers() -> bool:
 
 
 def end_if_idle(idle_seconds: float = IDLE_SECONDS) -> None:
-    """Make pyspark's daemon end this process after `idle_seconds` without workers."""
+    """Make pyspark's daemon end after `idle_seconds` without requests and workers."""
     daemon.select = SimpleNamespace(**{**vars(select), "poll": partial(IdlePoll, idle_seconds)})  # pyright: ignore[reportPrivateImportUsage]
 
 

@@ -20,8 +20,8 @@ EXECUTOR_DDL: Final = "version string, python string, spark string, machine stri
 def describe_executor(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Describe this executor in a row with the `EXECUTOR_DDL` columns.
 
-    This is a task for `mapInArrow`. It also imports all modules that stages need, so that a missing
-    dependency is detected.
+    Spark calls this function on an executor (`mapInArrow`). It also imports all modules that stages
+    need, so that a missing dependency is detected.
     """
     for name in PRELOADED:
         import_module(name)

@@ -1,7 +1,7 @@
 """Run Python tasks on Parquet files without Spark's reader.
 
-Passing rows from Spark to Python takes several times longer than most tasks. If no join is needed,
-tasks read the files themselves, and only their results go through Spark.
+Passing rows from Spark to Python takes several times longer than most tasks. Therefore, if no join
+is needed, tasks read the files themselves, and only their results go through Spark.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class ParquetScan:
         return cls(files, schema, tuple(f"{directory}/{part.name}" for part in parts), tuple(part.size_bytes for part in parts))
 
     def run_task(self, spark: SparkSession, task: Task, ddl: str | StructType, rows: int) -> Sequence[Any]:
-        """Run a task over all rows.
+        """Run a task on all rows of the parts.
 
-        If the scan is small enough (`scan_fits_in_process`), it runs in this process.
+        If the scan is small enough (`scan_fits_in_process`), the task runs in the driver process.
 
         Returns:
             The rows that the task yields, with the columns of `ddl`.
@@ -61,7 +61,7 @@ class ParquetScan:
             spark: The session.
             task: Called once for each group of parts, with their rows.
             ddl: The columns that the task yields.
-            most: Maximum number of calls of the task.
+            most: Maximum number of calls of the task, or None for Spark's parallelism.
         """
         together = max_parallel_tasks(spark, max(1, len(self.paths)))
         groups = group_by_size(self.paths, self.sizes, together if most is None else min(most, together))
@@ -69,7 +69,7 @@ class ParquetScan:
         return map_tasks(spark, _MapTask(self._fetch(groups), task), pieces, ddl)
 
     def read_batches(self) -> Iterator[pa.RecordBatch]:
-        """Read all rows in this process."""
+        """Read all rows of the parts in the driver process."""
         return self._fetch((self.paths,))(iter([task_numbers(1)]))
 
     def _fetch(self, groups: tuple[tuple[str, ...], ...]) -> ScanTask:
@@ -78,7 +78,7 @@ class ParquetScan:
 
 @dataclass(frozen=True)
 class _MapTask:
-    """Runs on executors. Receives the numbers of groups, reads their parts and calls `task`."""
+    """A task for executors that reads groups of parts, given by number, and calls `task`."""
 
     fetch: ScanTask
     task: Task

@@ -1,12 +1,12 @@
-"""Progress of stages, in the log and for displays.
+"""Track the progress of stages, and log it.
 
-A stage that is decorated with `log_progress` logs at level INFO when its run begins, when an
-activity begins (`log_activity`), and how many rows it has published at the end. If nothing was
+A stage that is decorated with `log_progress` logs at level INFO when its run begins and when an
+activity begins (`log_activity`). At the end, it logs how many rows it has published. If nothing was
 logged for ten seconds, another line shows the activity, what has been done (`count_progress`), the
-rate and the remaining time. Displays get the same data from `current_work`.
+rate and the remaining time. Progress displays get the same data from `current_work`.
 
-Stages do not have to count anything. Without a counter, the progress is that of the running Spark
-job, whose tasks the driver counts anyway. No Spark job is ever started just to measure progress.
+Stages do not have to count anything. Without a counter, the tasks of the running Spark job are the
+progress, because the driver counts them anyway. No Spark job is started only to measure progress.
 
 Addresses are never logged, because they may contain secrets.
 """
@@ -56,8 +56,8 @@ class StageProgress:
     Attributes:
         name: The table, its owner and the run date.
         activity: The current activity of the stage.
-        seconds: How long it has been running.
-        rate: How much has been done, and how fast. None if nothing is counted.
+        seconds: How long the stage has been running.
+        rate: How much has been done, and how fast, or None if nothing is counted.
         outer_activity: The current activity of the enclosing stage, if there is one.
     """
 
@@ -72,7 +72,7 @@ class StageProgress:
 
 
 class _RateMeter:
-    """Computes a rate by calling a function that counts. Thread-safe."""
+    """Measures a rate by calling a function that counts. It can be used by several threads."""
 
     def __init__(self, count: Callable[[], tuple[str, int, int | None] | None]) -> None:
         self._count = count
@@ -82,7 +82,7 @@ class _RateMeter:
         self._began = self._next_measurement = 0.0
 
     def rate(self) -> ProgressRate | None:
-        """Measure the rate, or return the last measurement if it is recent. None without a counter."""
+        """Measure the rate, or return the last measurement if it is recent."""
         with self._lock:
             start = time.monotonic()
             if start >= self._next_measurement:
@@ -151,7 +151,7 @@ class _Step:
     def log_regularly(self) -> None:
         """Log a progress line whenever the step has been silent for too long, until it ends.
 
-        While an inner step is running, that step logs its own lines.
+        While an inner step is running, only that step logs.
         """
         while not self.ended.wait(max(0.01, self.logged_at + SILENCE_SECONDS - time.monotonic())):
             if self.inner is not None:
@@ -177,7 +177,7 @@ def log_progress(table: Table, owner: Callable[[Any], str] = str) -> Callable[[C
 
     Args:
         table: The table that the stage publishes.
-        owner: Converts the last of these arguments to the name of the lake or storage.
+        owner: Converts the last of the stage's arguments to the name of the lake or storage.
     """
 
     def decorate(stage: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -199,7 +199,7 @@ def log_progress(table: Table, owner: Callable[[Any], str] = str) -> Callable[[C
 def start_run(run_context: RunContext, group: str, table: Table, run_date: date | None = None) -> TableRun:
     """Start a run of a table, and log its id.
 
-    If necessary, the locations of the configuration are recorded in the state first.
+    Before that, the locations of new or moved lakes and storages are recorded in the state.
     """
     record_names(run_context.config, run_context.state, run_context.clock)
     run = run_context.state.start(group, table.name, run_date or run_context.run_date, run_context.clock)
@@ -247,7 +247,7 @@ def count_progress(unit: str, done: Callable[[], int], total: int | None = None)
 
 
 def track(items: Iterable[_Item], unit: str, total: int | None = None) -> Iterator[_Item]:
-    """Iterate over items, counting those that have been processed."""
+    """Iterate over items, and show the number of processed items as progress."""
     done = 0
     with count_progress(unit, lambda: done, total):
         for item in items:
@@ -270,7 +270,7 @@ def requests_sent() -> Requests:
 def jobs_started() -> int | None:
     """Return the number of Spark jobs started since the current stage began, if known.
 
-    Jobs of inner stages are included, and also jobs of other stages that run in the same process at
+    Jobs of inner stages are included, and so are jobs of other stages that run in this process at
     the same time.
     """
     current = _CURRENT.get()

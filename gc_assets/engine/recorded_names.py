@@ -1,7 +1,7 @@
 """Map the names in `lakes.yaml` to the names under which the state has its records.
 
-If a user renames a storage, it keeps its plans, approvals, quarantine and caches, because all
-stages use the recorded name. The rules are in `state/registry.py`.
+A storage that a user renames keeps its plans, approvals, quarantine and caches, because all stages
+use the recorded name. `state/registry.py` contains the rules.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _log: Final = logging.getLogger(__name__)
 def with_recorded_names(config: Config) -> Config:
     """Return a copy of the configuration with the recorded names of storages and lakes.
 
-    This only reads the state. The first run with a new configuration records its locations
+    The state is only read. The first run with a new configuration records its locations
     (`record_names`).
 
     Raises:
-        GcError: If the registry cannot be read, or if a storage is at a new location and its id
-            cannot be read.
+        GcError: If the registry of names cannot be read, or if a storage is at a new location and
+            its id cannot be read.
     """
     try:
         state = State.of(config)
@@ -84,7 +84,7 @@ def record_names(config: Config, state: State, clock: Clock) -> None:
     def with_changes(registry: Registry) -> Registry:
         found = _assign(config, state, registry)
         if found.names != in_use:
-            raise StateError(f"the names on record in {state.files.root} were changed by another process; run the command again")
+            raise StateError(f"Cannot record names in {state.files.root}: they were changed by another process. Run the command again")
         events = [RegistryEvent(at=clock.now(), recorded_name=entry.recorded_name, change=_describe(entry)) for entry in found.changed]
         return registry.with_entries(found.changed, *events) if found.changed else registry
 
@@ -112,11 +112,13 @@ def read_storage_id(config: Config, storage: StorageConfig) -> str | None:
     try:
         return str(parse_json(content)["id"])
     except (ValueError, KeyError, TypeError) as error:
-        raise StoreError(f"{address} is damaged ({error}). Remove it: the next apply writes it again.") from error
+        raise StoreError(
+            f"Cannot read the id of storage {storage.label}: {address} is damaged ({error}). Remove it: the next apply writes it again."
+        ) from error
 
 
 def describe_other_storage(config: Config, state: State, storage_name: str, *, has_leases: bool) -> str | None:
-    """Explain why a storage may not be the one on record, for example if its disk is not mounted.
+    """Explain why a storage may not be the recorded one, for example if its disk is not mounted.
 
     Args:
         has_leases: True if the storage has traces of leases. If its id is missing nevertheless,
@@ -126,7 +128,7 @@ def describe_other_storage(config: Config, state: State, storage_name: str, *, h
         A sentence, or None if nothing indicates another storage.
 
     Raises:
-        GcError: If the registry or the id of the storage cannot be read.
+        GcError: If the registry of names or the id of the storage cannot be read.
     """
     storage, known = config.storage(storage_name), read_registry(state).find("storage", storage_name)
     if known is None or known.storage_id is None:

@@ -1,4 +1,7 @@
-"""The context that all stages of a run share, apart from Spark. All values can be pickled."""
+"""The context that all stages of a run share, apart from Spark.
+
+It can be pickled.
+"""
 
 from __future__ import annotations
 
@@ -41,11 +44,11 @@ class RunContext:
         state: The state.
         clock: The clock.
         run_date: The date of the run.
-        as_of: Reference time for ages in the policy.
+        as_of: Reference time for ages in the retention policy.
         unsafe: The safety limits that the environment lowers. All plans and reports mention them.
-        verification_id: Plan id and fencing token, while an apply computes the live files again
-            before it acts. The tables of lakes are then published under
-            `_recheck/<verification_id>/`, except the cache of decoded containers and a few others.
+        verification_id: Plan id and fencing token of an apply that marks the lakes again before it
+            acts, otherwise None. The tables of lakes are then published under
+            `_recheck/<verification_id>/`, except `SHARED_TABLES`.
     """
 
     config: Config
@@ -109,11 +112,10 @@ class RunContext:
         """Find storages that overlap.
 
         Two storages overlap if the location or an alias of one contains the other. They also
-        overlap if the same directory is mounted twice on this machine. Symbolic links are
-        resolved.
+        overlap if the same directory is mounted twice on this machine. Symbolic links are resolved.
 
         Args:
-            concerned: Only report directories with two paths if one of them is in this storage.
+            concerned: If given, report directories with two paths only if one is in this storage.
 
         Returns:
             Pairs of storages or of directories.
@@ -126,7 +128,7 @@ class RunContext:
         return pairs + [(f"{names.path} ({names.storage})", f"{names.other_path} ({names.other_storage})") for names in twice]
 
     def kind(self, name: str) -> LakeKind:
-        """Return the kind of the lake with this name."""
+        """Return the kind of a lake."""
         return kind_of(self.config.lake(name))
 
     def lake(self, name: str) -> Lake:
@@ -151,7 +153,7 @@ class RunContext:
         """Open the store of a storage.
 
         Raises:
-            UsageError: If there is no store for its location.
+            UsageError: If no store supports the location of the storage.
         """
         return open_store(self.storage(storage_name).location, self.config.connections())
 
@@ -167,6 +169,6 @@ class RunContext:
     def longest_grace(self) -> timedelta:
         """Return the longest grace period of all storages.
 
-        It applies to dangling commits, because the files of a lake may be in any storage.
+        This period applies to dangling commits, because the files of a lake may be in any storage.
         """
         return max(storage.grace for storage in self.config.storages)

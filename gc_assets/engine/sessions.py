@@ -1,9 +1,9 @@
-"""A second Spark session that is faster for small inputs.
+"""Provide a second Spark session that is faster for small inputs.
 
 Code generation, shuffles, broadcast jobs and size statistics make Spark fast for large inputs. For
 a few rows, they take longer than the query itself. If receipts show that the inputs of a stage are
 small, its queries use a session that runs them as a single task without code generation. It also
-exchanges tables with this process without a Python worker.
+exchanges tables with the driver's Python process without a Python worker.
 
 Queries are the same in both sessions, and so are their results.
 """
@@ -47,9 +47,8 @@ _LOCK: Final = Lock()
 def choose_session(spark: SparkSession, rows: int, files: int) -> SparkSession:
     """Choose the session for a query, given the number of rows and of files that it reads.
 
-    The session for small inputs is not available with Spark Connect, because a second session of a
-    client outlives its process. It is also not available with Spark 3.5, which needs Python workers
-    to exchange tables. `spark` is returned instead.
+    With Spark Connect, `spark` is always returned, because a second session of a client outlives
+    its process. The same applies to Spark 3.5, which needs Python workers to exchange tables.
     """
     if (
         rows > (MAX_SMALL_ROWS if is_local(spark) else min(MAX_SMALL_ROWS, MAX_SMALL_CLUSTER_ROWS))
@@ -92,7 +91,7 @@ def was_small(config: Config) -> bool:
 
 
 def _count_rows(table: PublishedTable) -> int:
-    """Count the rows of a table. `live_files` has no rows of its own, so its files are counted."""
+    """Count the rows of a table, or the files of `live_files`, which has no rows of its own."""
     return table.summary(LiveFilesSummary).files if table.receipt.asset == LIVE_FILES.name else table.rows
 
 

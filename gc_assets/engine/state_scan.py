@@ -1,9 +1,9 @@
 """Read Parquet files of a state on an object store in Spark, without Hadoop's jars.
 
-Executors download the files with Python and decode them with Arrow. The problem is that Spark does
-not know the size of the result, and would broadcast even large tables in joins. The data frame is
-therefore derived from a range of numbers that is just long enough for Spark's estimate to equal the
-size of the files. A few of these numbers select groups of files, and the others are ignored.
+Executors download the files with Python and decode them with Arrow. However, Spark does not know
+the size of the result, and would broadcast even large tables in joins. Therefore, the data frame is
+derived from a range of numbers that is just long enough for Spark's estimate to equal the size of
+the files. A few of these numbers select groups of files, and the others are ignored.
 """
 
 from __future__ import annotations
@@ -72,14 +72,14 @@ def scan(
 
 
 def scan_in_process(files: Files, schema: pa.Schema, paths: Sequence[str], only: ColumnFilter | None = None) -> pa.Table:
-    """Read Parquet files of the state in this process, as an Arrow table."""
+    """Read Parquet files of the state in the driver process, as an Arrow table."""
     fetch = ScanTask(files, (tuple(paths),), (0,), schema, only)
     numbers = pa.RecordBatch.from_pydict({"id": pa.array([0], pa.int64())})
     return pa.Table.from_batches(fetch(iter([numbers])), schema)
 
 
 def group_by_size(paths: Sequence[str], sizes: Sequence[int], most: int | None = None) -> tuple[tuple[str, ...], ...]:
-    """Divide files into groups of similar size, one for each task. There are at most `most` groups."""
+    """Divide files into at most `most` groups of similar size, one for each task."""
     weights = [size + _REQUEST_BYTES for size in sizes]
     count = min(len(paths), -(-sum(weights) // TASK_BYTES), len(paths) if most is None else most)
     groups: list[list[str]] = [[] for _ in range(count)]
@@ -93,7 +93,7 @@ def group_by_size(paths: Sequence[str], sizes: Sequence[int], most: int | None =
 
 @dataclass(frozen=True)
 class ScanTask:
-    """Runs on executors. Receives numbers, and reads the groups of files that they select.
+    """A task for executors that receives numbers, and reads the groups of files that they select.
 
     Attributes:
         files: The files of the state.
@@ -123,8 +123,8 @@ class ScanTask:
 def decode_parquet(content: bytes, schema: pa.Schema, only: ColumnFilter | None = None) -> Iterator[pa.RecordBatch]:
     """Decode a Parquet file.
 
-    Columns that the file does not have are filled with null. If there is a filter (`only`), rows
-    with another value are dropped, and row groups without the value are not even read.
+    Columns that the file does not have are filled with null. If a filter (`only`) is given, rows
+    with another value are dropped, and row groups without the value are skipped.
     """
     source = open_part(content)
     missing = missing_columns(source.schema_arrow, schema)
@@ -137,7 +137,7 @@ def decode_parquet(content: bytes, schema: pa.Schema, only: ColumnFilter | None 
 
 
 def may_contain(group: pq.RowGroupMetaData, column: str, value: bool) -> bool:
-    """Check by its statistics if a row group may contain a value."""
+    """Check by the statistics of a row group whether it may contain a value."""
     chunks = (group.column(number) for number in range(group.num_columns))
     statistics = next((chunk.statistics for chunk in chunks if chunk.path_in_schema == column), None)
     return statistics is None or not statistics.has_min_max or statistics.min <= value <= statistics.max

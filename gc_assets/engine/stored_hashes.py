@@ -1,7 +1,7 @@
-"""Look up hashes of keys in tables of the state, without holding many of them in memory.
+"""Look up hashes of keys in tables of the state, while only few of them are in memory.
 
-A process reads a set once, and keeps the sorted hashes. Large sets are in a temporary file that is
-mapped into memory, so that the system can release its pages.
+A process reads each set of hashes once, and sorts it. Large sets are written to a temporary file
+that is mapped into memory, so that the operating system can release its pages.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_KEPT_HASHES: Final = 16_000_000
 
 
 class RowSelection(Protocol):
-    """Selects rows. Picklable and hashable."""
+    """Selects rows of a table. Implementations can be pickled and hashed."""
 
     def find_rows(self, rows: pa.RecordBatch) -> pa.Array:
         """Return a mask of the selected rows."""
@@ -37,12 +37,12 @@ class RowSelection(Protocol):
 
 @dataclass(frozen=True)
 class StoredHashes:
-    """A set of hashes of keys in the state. Only paths are pickled.
+    """A set of hashes of keys that is stored in the state. Only its paths are pickled.
 
     Attributes:
         scan: The parts, with the column key_hash and those that the selection needs.
         rows: Number of rows in these parts.
-        selection: Selects the rows that count, or None if all do.
+        selection: Selects the rows that belong to the set, or None if all do.
     """
 
     scan: ParquetScan

@@ -1,8 +1,8 @@
 """Read and write the tables of the state with Spark.
 
-While an executor writes rows to a Parquet part, it also counts, hashes and sums them, so that a
-single job is enough. Only data frames and `mapInArrow` are used, because they work with classic
-sessions as well as with Spark Connect.
+While an executor writes rows to a Parquet part, it also counts, hashes and sums them, so that one
+Spark job is enough. Side tables are further tables of the same run. Only data frames and
+`mapInArrow` are used, because they work with classic sessions as well as with Spark Connect.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ MAX_SAMPLES = 20
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """The number of rows and bytes in a group of a table's rows."""
+    """The number of rows, and the sum of `size_bytes`, in a group of a table's rows."""
 
     rows: int = 0
     size_bytes: int = 0
@@ -86,13 +86,13 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class WrittenParts:
-    """The files and figures of a table that was written but is not published yet.
+    """The parts, counts and digest of a table that was written but is not published yet.
 
     Attributes:
         parts: The parts of the table itself.
         digest: The sum of all row hashes.
-        side: The parts of each side table.
-        totals: The totals for each combination of values in the requested columns.
+        side: The parts of each side table, keyed by its name.
+        totals: The totals for each combination of values in the columns `totals_by`.
         summary: The summaries of all tasks, merged.
     """
 
@@ -148,17 +148,17 @@ def read_paths(
 ) -> DataFrame:
     """Read Parquet parts of the state as a data frame.
 
-    If the session is for small inputs, this process reads them. Otherwise Spark reads a local
-    state, and Python code on executors reads a state on an object store, unless `READ_BY_SPARK` is
-    set.
+    If the session is for small inputs, the driver process reads the parts. Otherwise Spark reads a
+    local state, and Python code on executors reads a state on an object store, unless
+    `READ_BY_SPARK` is set.
 
     Args:
         spark: The session.
         files: The files of the state.
         schema: The columns of the files.
-        paths: The paths, relative to the state.
+        paths: The paths of the parts, relative to the state root.
         columns: The columns to read, by default all.
-        sizes: The sizes in bytes. Passing them saves requests.
+        sizes: The sizes of the parts in bytes. Passing them saves requests.
         only: Skip row groups that cannot match this filter. Spark's reader ignores it, so the
             caller must filter the rows as well.
     """
@@ -185,7 +185,7 @@ def read_rows(state: State, table: Table, published: PublishedTable, columns: li
 
 
 def row_hash(schema: StructType) -> Column:
-    """Build a column with the `xxhash64` of each row. Maps are hashed as sorted entries.
+    """Build a Spark column with the `xxhash64` of each row. Maps are hashed as sorted entries.
 
     `core.hashing.row_hashes` computes the same hashes without Spark.
     """
@@ -203,16 +203,16 @@ def write_frame(
     *,
     counted: bool = False,
 ) -> WrittenParts:
-    """Write the rows of a data frame as parts of a run. The frame is evaluated only once.
+    """Write the rows of a data frame as parts of a run, and evaluate the frame only once.
 
     Args:
         frame: The rows. Columns are cast to the schema of the table.
         table: The table.
-        run: The run.
+        run: The unpublished run of the table.
         state: The state.
-        totals_by: Columns by which rows and `size_bytes` are totalled.
-        routes: The names of side tables. If there are any, the frame must have a `_route` column.
-            A row with one of these names is written to that side table.
+        totals_by: Columns by which rows and `size_bytes` are summed.
+        routes: The names of side tables. If there are any, the frame must have a `_route` column. A
+            row with one of these names is written to that side table.
         counted: Whether the frame has a `requests` column, which `BudgetedTask` adds.
 
     Returns:
@@ -232,7 +232,7 @@ def write_routed(
 ) -> WrittenParts:
     """Write rows that have a `_route` column (see `write_frame`).
 
-    This process writes an Arrow table, and executors write a data frame.
+    The driver process writes an Arrow table, and executors write a data frame.
     """
     if isinstance(rows, DataFrame):
         return write_frame(rows, table, run, state, totals_by, routes)
@@ -244,12 +244,12 @@ def write_routed(
 def run_over_frame(frame: DataFrame, task: Task, schema: StructType | str) -> Sequence[Any]:
     """Run a task on the rows of a data frame, and collect the rows that it yields.
 
-    The task runs on executors. If the session is for small inputs, it runs in this process instead.
+    The task runs on executors, or in the driver process if the session is for small inputs.
 
     Args:
         frame: The rows.
         task: The task.
-        schema: The columns that it yields.
+        schema: The columns that the task yields.
     """
     if not is_small(frame.sparkSession):
         return collect(frame.mapInArrow(task, schema))
@@ -259,7 +259,7 @@ def run_over_frame(frame: DataFrame, task: Task, schema: StructType | str) -> Se
 
 
 def run_in_process(task: Task, batches: Iterable[pa.RecordBatch]) -> list[dict[str, Any]]:
-    """Run a task in this process, and collect the rows that it yields."""
+    """Run a task in the current process, and collect the rows that it yields."""
     return [row for batch in task(iter(batches)) for row in batch.to_pylist()]
 
 
@@ -267,12 +267,12 @@ def map_arrow(frame: DataFrame, task: Task, schema: pa.Schema) -> DataFrame:
     """Apply a task to the rows of a data frame.
 
     The result is lazy, unless the session is for small inputs. In that case, the task runs
-    immediately, in this process.
+    immediately, in the driver process.
 
     Args:
         frame: The rows.
         task: The task.
-        schema: The columns that it yields.
+        schema: The columns that the task yields.
     """
     if not is_small(frame.sparkSession):
         return frame.mapInArrow(task, spark_schema(schema))
@@ -319,15 +319,15 @@ def _restore_errors() -> Generator[None]:
 def write_rows(
     rows: pa.Table, table: Table, run: TableRun, files: Files, side: dict[str, pa.Table] | None = None, totals_by: Sequence[str] = ()
 ) -> WrittenParts:
-    """Write rows that are in memory, without a Spark job but with the same result as `write_frame`.
+    """Write rows that are in memory, with the same result as `write_frame` but without a Spark job.
 
     Args:
         rows: The rows. Columns are cast to the schema of the table.
         table: The table.
-        run: The run.
+        run: The unpublished run of the table.
         files: The files of the state.
-        side: The rows of side tables, by name.
-        totals_by: Columns by which rows and `size_bytes` are totalled.
+        side: The rows of side tables, keyed by name.
+        totals_by: Columns by which rows and `size_bytes` are summed.
     """
     cast_rows = rows.select(table.schema.names).cast(table.schema)
     sides = {name: tuple(write_parts(content, run, files, name)) for name, content in (side or {}).items()}
@@ -341,7 +341,7 @@ def write_rows(
 def write_parts(rows: pa.Table, run: TableRun, files: Files, prefix: str) -> list[PartFile]:
     """Write rows that are in memory as parts of a run.
 
-    `prefix` is the name of the side table. It is empty for the table itself.
+    `prefix` is the name of a side table, or empty for the table itself.
     """
     writer = PartWriter(files, run.path, rows.schema, prefix)
     for batch in rows.to_batches():
@@ -352,7 +352,7 @@ def write_parts(rows: pa.Table, run: TableRun, files: Files, prefix: str) -> lis
 def merge_written(rows: Sequence[Any]) -> WrittenParts:
     """Merge the reports of the tasks of a job, which are rows with the `PARTS_DDL` columns.
 
-    Requests that the tasks have sent are added to the counts of this process.
+    Requests that the tasks have sent are added to the counts of the driver process.
     """
     main: list[PartFile] = []
     side: dict[str, list[PartFile]] = {}
@@ -412,9 +412,9 @@ def report_parts(
 
 @dataclass(frozen=True)
 class _WriteParts:
-    """The part of `write_frame` that runs on executors.
+    """The task with which `write_frame` writes parts on executors.
 
-    It is a class so that it can be pickled, both in classic sessions and with Spark Connect.
+    It is a class, because instances can be pickled both in classic sessions and with Spark Connect.
     """
 
     files: Files
@@ -448,7 +448,9 @@ class _WriteParts:
         route = pc.fill_null(batch.column(ROUTE), "")
         lost = batch.num_rows - (pc.sum(pc.is_in(route, pa.array(["", *self.routes]))).as_py() or 0)
         if lost:
-            raise errors.GcError(f"{lost:,} rows of {self.table} have an unknown route; expected one of {', '.join(self.routes)}")
+            raise errors.GcError(
+                f"Cannot write {self.table}: {lost:,} rows have an unknown route; expected one of {', '.join(self.routes)}"
+            )
         for name in ("", *self.routes):
             yield name, batch.filter(pc.equal(route, name))
 
@@ -480,22 +482,22 @@ def publish(
     summary: Summary | Mapping[str, Any] | None = None,
     unsafe: Sequence[str] = (),
 ) -> PublishedTable:
-    """Publish the written parts as the current table of the run date.
+    """Publish written parts as the current table of the run date.
 
     Files that failed attempts of tasks have left in the directory of the run are deleted first.
 
     Args:
         state: The state.
-        run: The run.
-        written: The parts.
+        run: The run of the table.
+        written: The written parts.
         clock: The clock.
-        inputs: The input tables of the rows.
+        inputs: The published tables from which the rows were computed.
         balances: Counts that must agree with the inputs, to prove that no row was lost.
         summary: The summary for the receipt.
         unsafe: The safety limits that the environment lowers.
 
     Raises:
-        StateError: If the counts do not agree, or if another run was published in the meantime.
+        StateError: If counts do not agree, or if another run was published in the meantime.
     """
     named = {part.name for part in (*written.parts, *(part for parts in written.side.values() for part in parts))}
     listed = state.files.list(run.path, recursive=True)

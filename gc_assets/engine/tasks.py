@@ -1,4 +1,4 @@
-"""Run tasks in this process if they are small, and in Spark's executors otherwise.
+"""Run tasks in the driver process if they are small, and on Spark executors otherwise.
 
 Even the smallest Spark job takes a tenth of a second (docs/adr/0005-in-process-engine.md). In both
 cases, the same function is called with the same files, so the published rows do not differ.
@@ -65,14 +65,14 @@ def run_single_task(spark: SparkSession, task: Task, rows: int, files: int) -> S
 
 
 def run_tasks(spark: SparkSession, task: Task, pieces: int, size_bytes: int, max_first_bytes: int = 0) -> Sequence[Any]:
-    """Run a task on numbered work items.
+    """Run a task that is divided into numbered work items.
 
     Args:
         spark: The session.
         task: The task, whose input is an `id` column with the numbers of work items.
         pieces: The number of work items.
         size_bytes: How many bytes all work items read in total.
-        max_first_bytes: Up to this number of bytes, the work items run in this process if no Spark
+        max_first_bytes: Up to this number of bytes, the task runs in the driver process if no Spark
             job has run yet, because the first job is slow to start.
 
     Returns:
@@ -83,7 +83,7 @@ def run_tasks(spark: SparkSession, task: Task, pieces: int, size_bytes: int, max
 
 
 def try_in_process(task: Task, pieces: int) -> list[pa.RecordBatch] | None:
-    """Try to run a task in this process, but give up if it yields too much.
+    """Try to run a task in the driver process, but give up if it yields too many rows.
 
     The result is None if `MAX_TRIAL_ROWS` or `MAX_TRIAL_BYTES` is exceeded. The caller then repeats
     the task on executors, so the task must not have side effects.
@@ -105,23 +105,23 @@ def try_in_process(task: Task, pieces: int) -> list[pa.RecordBatch] | None:
 
 
 def read_in_process(task: Task, pieces: int) -> list[pa.RecordBatch]:
-    """Run a task on `pieces` work items in this process.
+    """Run a task on `pieces` work items in the driver process.
 
-    Check with `fits_in_process` first that it is small enough.
+    The caller must check with `fits_in_process` that the task is small enough.
     """
     return list(task(iter([task_numbers(pieces)])))
 
 
 def fits_in_process(rows: int, files: int) -> bool:
-    """Check if a task with this many rows and files is small enough for this process."""
+    """Check whether a task is small enough for the driver process."""
     return rows <= MAX_IN_PROCESS_ROWS and files <= MAX_IN_PROCESS_FILES
 
 
 def scan_fits_in_process(spark: SparkSession, rows: int, files: int) -> bool:
-    """Check if a scan of this many rows and files should run in this process.
+    """Check whether a scan is small enough for the driver process.
 
-    A scan only needs memory for one batch. If no Spark job has run yet, larger scans are allowed,
-    because the first job is slow to start.
+    A scan only needs memory for one batch. Therefore, larger scans are allowed if no Spark job has
+    run yet, because the first job is slow to start.
     """
     is_short = rows <= MAX_FIRST_SCAN_ROWS and files <= MAX_LOCAL_FILES
     return fits_in_process(rows, files) or (is_short and has_run_no_job(spark))
@@ -133,12 +133,12 @@ def has_run_no_job(spark: SparkSession) -> bool:
 
 
 def table_fits_in_process(spark: SparkSession, rows: int, files: int) -> bool:
-    """Check if a table with this many rows and files should be computed in this process."""
+    """Check whether a table is small enough to be computed in the driver process."""
     return fits_in_process(rows, files) or (rows <= MAX_LOCAL_ROWS and files <= MAX_LOCAL_FILES and is_local(spark))
 
 
 def column_fits_in_process(rows: int, files: Sequence[int]) -> bool:
-    """Check if a single column should be read in this process.
+    """Check whether a single column is small enough to be read in the driver process.
 
     Args:
         rows: The number of rows.
@@ -172,9 +172,9 @@ def max_parallel_tasks(spark: SparkSession, tasks: int) -> int:
 
 @dataclass(frozen=True)
 class BudgetedTask:
-    """Runs a task in an executor with only a part of each request budget.
+    """Runs a task on an executor, with an equal share of each limit of requests per second.
 
-    A `requests` column is added to its output, to report the requests that it has sent.
+    The output has a `requests` column with the requests that the task sent.
     """
 
     task: Task

@@ -1,7 +1,7 @@
-"""OpenTelemetry spans and metrics for stages.
+"""Record OpenTelemetry spans and metrics of stages.
 
-Telemetry is off unless an `OTEL_*` variable is set and the `otel` extra is installed. If the
-surrounding program has already started a provider, that provider is used. If not, the exporters in
+Telemetry is off unless an `OTEL_*` variable is set and the `otel` extra is installed. A provider
+that the surrounding program has already started is used. Otherwise, the exporters in
 `OTEL_TRACES_EXPORTER` and `OTEL_METRICS_EXPORTER` are started, which can be `otlp` (over HTTP),
 `console` or `none`.
 
@@ -38,7 +38,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 class StageRecord:
-    """The numbers of published rows and sent requests. A stage fills them in before it ends."""
+    """The numbers of rows that a stage published, and of requests that it sent."""
 
     def __init__(self) -> None:
         self.rows: dict[str, int] = {}
@@ -57,7 +57,7 @@ class Telemetry:
 
     @contextmanager
     def stage(self, name: str, attributes: Mapping[str, str]) -> Generator[StageRecord]:
-        """Record the block as a span, and update the metrics at its end.
+        """Record a block of code as a span, and update the metrics at its end.
 
         Args:
             name: The name of the span, such as `live_files`.
@@ -91,7 +91,7 @@ class Telemetry:
 
 @contextmanager
 def stage_span(name: str, attributes: Mapping[str, str]) -> Generator[StageRecord]:
-    """Record the block as a stage if telemetry is on (see `Telemetry.stage`)."""
+    """Record a block of code as a stage if telemetry is on (see `Telemetry.stage`)."""
     found = telemetry()
     with found.stage(name, attributes) if found is not None else nullcontext(StageRecord()) as record:
         yield record
@@ -99,7 +99,7 @@ def stage_span(name: str, attributes: Mapping[str, str]) -> Generator[StageRecor
 
 @cache
 def telemetry() -> Telemetry | None:
-    """Set up telemetry for this process, once. The result is None if telemetry is off."""
+    """Set up telemetry once for this process, or return None if it is off."""
     if not is_requested(os.environ):
         return None
     if importlib.util.find_spec("opentelemetry") is None or importlib.util.find_spec("opentelemetry.sdk") is None:
@@ -168,7 +168,7 @@ def _metric_reader(environment: Mapping[str, str]) -> Any:
 
 
 def _exporter(environment: Mapping[str, str], variable: str) -> str:
-    """Read the name of an exporter. It is `none` if the exporter is not supported."""
+    """Read the name of an exporter from a variable, or return `none` if it is not supported."""
     name = environment.get(variable) or "otlp"
     if name not in {"otlp", "console", "none"}:
         _log.warning("%s=%s is not supported and is ignored. Use otlp, console or none.", variable, name)

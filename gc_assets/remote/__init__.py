@@ -1,1 +1,1 @@
-"""Run the steps of a Dagster run as jobs on other services, and collect their reports."""
+"""Run the steps of a Dagster run as Spark jobs on other services, and collect their reports."""

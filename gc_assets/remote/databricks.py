@@ -1,7 +1,7 @@
-"""Run a job on a cluster of its own in a Databricks workspace.
+"""Run a remote job on a new cluster in a Databricks workspace.
 
 The Databricks SDK gets the host and the login from its environment variables and profiles.
-`lakes.yaml` therefore does not have to contain a token, and its text can be sent with the job.
+Therefore, `lakes.yaml` needs no token, and its text can be sent with the job.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ENDED: Final = {RunLifeCycleState.TERMINATED, RunLifeCycleState.SKIPPED, RunLif
 def run_job(
     settings: Databricks, places: Connections, context: dg.AssetExecutionContext | dg.OpExecutionContext, extras: Mapping[str, Any]
 ) -> Iterator[Any]:
-    """Start a job and yield its reports.
+    """Start a Databricks job and yield its reports.
 
     Raises:
         UsageError: If the job cannot be submitted.
@@ -57,7 +57,7 @@ def build_task(settings: Databricks) -> SubmitTask:
     """Build the Databricks task of a run.
 
     Raises:
-        UsageError: If the SDK does not support a configured key. It would omit it silently.
+        UsageError: If the SDK does not support a configured key, which it would silently omit.
     """
     requested = {
         "task_key": NAME,
@@ -95,7 +95,7 @@ def _open_workspace(settings: Databricks) -> WorkspaceClient:
 
 
 class WorkspaceJobs:
-    """The part of the Jobs API that dagster-databricks uses. It remembers the id of the run."""
+    """The part of the Databricks Jobs API that dagster-databricks uses. It stores the run's id."""
 
     def __init__(self, jobs: Any, host: str) -> None:
         self._jobs = jobs
@@ -112,7 +112,7 @@ class WorkspaceJobs:
         return response
 
     def get_run(self, run_id: int) -> Run:
-        """Return the run.
+        """Return the current state of a Databricks run.
 
         Errors are retried, because a run continues even if the workspace does not respond.
         """
@@ -137,7 +137,7 @@ class WorkspaceJobs:
 
     def describe_end(self, error: BaseException) -> str:
         if self._run_id is None:
-            return f"{self._host} did not start a run: {error}"
+            return f"Cannot start a run on {self._host}: {error}"
         name = f"run {self._run_id} of {self._host}"
         try:
             run = self._read_run(self._run_id)
@@ -158,7 +158,7 @@ class WorkspaceJobs:
         return f"See {self._page or self._host}."
 
     def _output(self, run: Run) -> str:
-        """Return the error of the job's Python process, or an empty string if it has none."""
+        """Return the error of the job's Python process, or an empty text without an error."""
         for task in run.tasks or ():
             try:
                 error = self._jobs.get_run_output(task.run_id).error

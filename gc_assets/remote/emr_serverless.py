@@ -1,4 +1,4 @@
-"""Run a job on EMR Serverless, as a job run of an application."""
+"""Run a remote job on EMR Serverless, as a job run of an application."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FINAL_STATES: Final = frozenset({"SUCCESS", "FAILED", "CANCELLING", "CANCELLED"
 def run_job(
     settings: EmrServerless, places: Connections, context: dg.AssetExecutionContext | dg.OpExecutionContext, extras: Mapping[str, Any]
 ) -> Iterator[Any]:
-    """Start a job and yield its reports.
+    """Start a job on EMR Serverless and yield its reports.
 
     Raises:
         GcError: If the job failed.
@@ -44,7 +44,7 @@ def run_job(
 
 
 class EmrJob:
-    """The part of the EMR Serverless API that dagster-aws uses. It remembers the job run's id."""
+    """The part of the EMR Serverless API that dagster-aws uses. It stores the job run's id."""
 
     def __init__(self, emr: Any, application_id: str) -> None:
         self._emr = emr
@@ -63,7 +63,7 @@ class EmrJob:
         return self._emr.get_job_run(**request)
 
     def get_dashboard_for_job_run(self, **_: Any) -> str:
-        """Hide the address of the dashboard: it contains a login, and dagster-aws would log it."""
+        """Hide the dashboard's address, which contains a login, because dagster-aws would log it."""
         return "see EMR Studio"
 
     def cancel(self) -> None:
@@ -73,7 +73,7 @@ class EmrJob:
 
     def describe_end(self, error: BaseException) -> str:
         if self._run is None:
-            return f"application {self._application_id} did not start a job run: {error}"
+            return f"Cannot start a job run of application {self._application_id}: {error}"
         name = f"job run {self._run['jobRunId']} of {self._run['applicationId']}"
         try:
             run = self._emr.get_job_run(**self._run)["jobRun"]

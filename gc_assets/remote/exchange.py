@@ -35,7 +35,7 @@ class StartedJob(Protocol):
 
 
 class Exchange:
-    """The S3 prefix for the objects of a request and its reports."""
+    """The S3 prefix under which the objects of a job's request and reports are written."""
 
     def __init__(self, address: str, places: Connections) -> None:
         bucket, prefix = bucket_and_key(f"{address.rstrip('/')}/")
@@ -44,12 +44,16 @@ class Exchange:
         self.reader = _MessageReader(s3, bucket, prefix)
 
     def reports(self, run: Callable[[], object], started: StartedJob) -> Iterator[Any]:
-        """Yield the reports of a job while `run` waits for the job to end.
+        """Yield the reports of a job while another thread waits for the job to end.
 
         If the iteration is interrupted, the job is cancelled, and this call waits until it ends.
 
+        Args:
+            run: Starts the job and waits for its end.
+            started: The job that `run` starts.
+
         Raises:
-            GcError: If `run` failed.
+            GcError: If the job failed, or if its result is unknown.
         """
         count = 0
         with ThreadPoolExecutor(1) as executor:
@@ -69,10 +73,10 @@ class Exchange:
 
 
 class _ContextInjector(PipesS3ContextInjector):
-    """Writes the request under a prefix, and deletes it even if the job fails.
+    """Writes the request of a job under a prefix, and deletes it even if the job fails.
 
-    dagster-aws would keep the request of a failed job. A user who repeats the job on the page of
-    the service would then execute the same request again.
+    dagster-aws would keep the request of a failed job, so a user who repeats the job on the page of
+    the service would execute the same request again.
     """
 
     @contextmanager
@@ -85,7 +89,7 @@ class _ContextInjector(PipesS3ContextInjector):
 
 
 class _MessageReader(PipesS3MessageReader):
-    """Reads the reports under a prefix while the job runs."""
+    """Reads the reports of a job under a prefix while the job runs."""
 
     def __init__(self, s3: Any, bucket: str, prefix: str) -> None:
         super().__init__(interval=EXCHANGE_SECONDS, bucket=bucket, client=s3)

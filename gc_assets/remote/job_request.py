@@ -1,6 +1,6 @@
-"""The request to a remote job and the reports of the job, exchanged as JSON with Dagster Pipes.
+"""Define the request to a remote job and the job's reports, which Dagster Pipes exchanges as JSON.
 
-The request contains the text of `lakes.yaml` with its `${NAME}` references. The job resolves them
+The request contains the text of `lakes.yaml` with its `${NAME}` references. The job resolves these
 in its own environment, so no secrets are sent.
 """
 
@@ -39,7 +39,7 @@ _REFERENCE: Final = re.compile(r"\$\{|\{\{secrets/[^{}]+\}\}")
 
 
 class JobRequest(Model):
-    """A request for assets of one run date, or for the `job` of this name in the code location."""
+    """A request to materialize assets of one run date, or to execute a Dagster job."""
 
     versions: dict[str, str]
     path: str
@@ -106,10 +106,10 @@ class JobRequest(Model):
         return cls.model_validate(document)
 
     def platform(self, environment: Mapping[str, str]) -> Platform:
-        """Return the platform on the job's machine.
+        """Return the platform (configuration and clock) on the job's machine.
 
         Raises:
-            UsageError: If the policy or the state is different from Dagster's.
+            UsageError: If the policy or the state differs from that in Dagster.
         """
         # Grace periods do not have to be checked again: Dagster has done so, and the policy digest
         # includes them.

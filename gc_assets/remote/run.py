@@ -1,6 +1,6 @@
-"""Execute a request in the process of the job, and report each event immediately.
+"""Execute a request in the process of a remote job, and report each event immediately.
 
-The job executes the same Dagster definitions, but with the Spark of this process.
+The job executes the same Dagster definitions, but with the Spark session of its own process.
 """
 
 from __future__ import annotations
@@ -88,9 +88,9 @@ def _logger(reports: _ReportHandler) -> dg.LoggerDefinition:
 
 
 class _ReportHandler(logging.Handler):
-    """Reports the log records of the run.
+    """Reports the log records of a job's Dagster run to the process that started the job.
 
-    If the request is for a job, the output metadata of its op is reported too.
+    If the request is for a Dagster job, the output metadata of its op is reported too.
     """
 
     def __init__(self, pipes: PipesContext, job: str | None) -> None:

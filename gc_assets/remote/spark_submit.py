@@ -33,7 +33,7 @@ _LAST_CHARACTERS: Final = 2_000
 
 
 def run_job(config: SparkConfig, context: dg.AssetExecutionContext | dg.OpExecutionContext, extras: Mapping[str, Any]) -> Iterator[Any]:
-    """Start a job and yield its reports.
+    """Start a job with spark-submit and yield its reports.
 
     Raises:
         UsageError: If spark-submit cannot be started.
@@ -77,7 +77,7 @@ def _open_session(context: dg.AssetExecutionContext | dg.OpExecutionContext, ext
 
 
 def submit_program(config: SparkConfig) -> str:
-    """Return the spark-submit program to use: the configured one, or that of pyspark."""
+    """Return the path of the configured spark-submit program, or of pyspark's own."""
     return config.submit_program or str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
 
 

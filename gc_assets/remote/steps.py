@@ -1,8 +1,8 @@
-"""Run steps as remote jobs if `spark.mode` is a kind of job. Dagster itself then needs no Spark.
+"""Run Dagster steps as remote jobs (`spark.mode`), so that Dagster itself needs no Spark.
 
 The assets, checks and op configurations stay the same. A job executes the steps, and Dagster
-repeats the events of the job. Starting Spark takes seconds to minutes, so all steps of a run are
-combined into one step, which starts one job.
+repeats the job's events. Because starting Spark takes seconds to minutes, all steps of a run that
+delete nothing are combined into one step, which starts one job.
 """
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ TABLE_URI: Final = "dagster/uri"
 
 
 def remote_steps(assets: Sequence[dg.AssetsDefinition], jobs: Jobs) -> list[dg.AssetsDefinition]:
-    """Return the same assets, executed by jobs. Steps that delete files stay separate steps."""
+    """Return assets that remote jobs compute. Steps that delete files stay separate steps."""
     deleting = [asset for asset in assets if asset.op.pool == DELETE_POOL]
     others = [asset for asset in assets if asset not in deleting]
     return [
@@ -36,7 +36,7 @@ def remote_steps(assets: Sequence[dg.AssetsDefinition], jobs: Jobs) -> list[dg.A
 
 
 def remote_jobs(defined: Sequence[dg.JobDefinition], jobs: Jobs) -> list[dg.JobDefinition]:
-    """Return the same Dagster jobs. If the op of a job needs Spark, it is executed remotely."""
+    """Return the same Dagster jobs, but with ops that need Spark executed by remote jobs."""
     return [_remote_job(job, jobs) if cast(dg.OpDefinition, job.nodes[0].definition).pool is not None else job for job in defined]
 
 
@@ -110,10 +110,10 @@ def _op_config(op: str, run: dg.DagsterRun) -> dict[str, Any]:
 
 
 def _job_events(context: dg.AssetExecutionContext | dg.OpExecutionContext, jobs: Jobs, request: dict[str, Any]) -> Generator[Any]:
-    """Yield the events and metadata of a job while it runs. Closing the generator stops the job.
+    """Yield the events and metadata of a remote job while it runs.
 
-    A failed check does not raise an error here: its result is repeated in Dagster, which then ends
-    the step.
+    Closing the generator stops the job. A failed check does not raise an error here, because its
+    result is repeated in Dagster, which then ends the step.
 
     Raises:
         dg.Failure: With the errors of the failed steps.
@@ -142,7 +142,7 @@ def _build_result(event: dg.AssetMaterialization, jobs: Jobs, partition_key: str
     """Build the result for a table that a job has published.
 
     Raises:
-        StateError: If this process cannot find the table in the state.
+        StateError: If Dagster's process cannot find the table in the state.
     """
     # If an asset has published no table, Dagster generates a version, but there is no address.
     version = (event.tags or {}).get(DATA_VERSION) if TABLE_URI in event.metadata else None

@@ -1,1 +1,1 @@
-"""The HTML report of a run, which is created from published tables alone."""
+"""The HTML report and other exports of a run, which are computed from published tables alone."""

@@ -1,7 +1,7 @@
-"""Draw a commit history as SVG, before or after expiry, without any I/O.
+"""Draw a commit history as SVG, before or after the planned expiry, without any I/O.
 
-Time runs from left to right. A commit continues the lane of its first parent, and each fork opens
-a new lane.
+Time runs from left to right. A commit continues the lane (row) of its first parent, and each fork
+opens a new lane.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Node:
     Attributes:
         commit_id: The id of the commit.
         parent: The first parent at present.
-        parent_after: The first parent once the history has been edited.
+        parent_after: The first parent after the planned history edits.
         generation: The generation in the commit graph, which determines the column.
         state: `retained`, `expired` or `dangling`.
-        leaves: Whether expiry removes the commit.
+        leaves: Whether the planned expiry removes the commit.
         tip: The tooltip, with id, time, message and the retention rule that applied.
         labels: The refs that point to the commit.
     """
@@ -70,7 +70,7 @@ class Drawing:
 
     @property
     def changes(self) -> bool:
-        """Whether expiry changes anything in the drawing."""
+        """Whether the planned expiry changes anything in the drawing."""
         return any(node.leaves or node.parent != node.parent_after for node in self.nodes)
 
 
@@ -106,12 +106,12 @@ def history_svg(history: Drawing, *, after: bool) -> str:
 
 
 def standalone_svg(svg: str) -> str:
-    """Turn a drawing of the page into an image with its own style, for use anywhere."""
+    """Turn a drawing of the page into an image with its own style, for use outside the page."""
     return svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1).replace("<title>", f"{STANDALONE_STYLE}<title>", 1)
 
 
 def _labels(nodes: Sequence[Node], positions: dict[str, tuple[int, int]]) -> Iterator[str]:
-    """Yield the ref names, each above its commit or, if that would overlap another label, under it."""
+    """Yield labels with ref names, each above its commit, or under it to avoid an overlap."""
     ends: dict[int, float] = {}
     for node in nodes:
         x, y = positions[node.commit_id]

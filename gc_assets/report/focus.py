@@ -1,8 +1,8 @@
 """Export storage costs in the format FOCUS 1.2 (FinOps Open Cost and Usage Specification).
 
-Each run date is a charge period of one day. Usage rows contain what a table cost on that day, split
-into categories such as `live` and `garbage`, using the price in `lakes.yaml`. Credit rows contain
-the monthly price of the files that were purged on that day.
+Each run date is a charge period of one day. Usage rows contain what a table cost on that day at the
+price in `lakes.yaml`, split into categories such as `live` and `garbage`. Credit rows contain the
+monthly price of the files that were purged on that day.
 """
 
 from __future__ import annotations
@@ -56,15 +56,15 @@ Row = dict[str, str | None]
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """An amount of bytes to be charged for one day, or credited.
+    """A number of bytes whose storage is charged for one day, or credited.
 
     Attributes:
         storage: The storage that contains the files.
         lake: The lake to which the files belong, or None if they do not belong to any.
-        table: The table to which they belong. None if there is no table, or if the lake is a single
+        table: The table to which the files belong, or None without a table and for a single
             repository.
         share: The category of the bytes, such as `live`, `expired history`, `garbage` or `purged`.
-            Other files use a category of the storage breakdown.
+            Other files have a category of the storage breakdown.
         files: The number of files.
         size_bytes: The number of bytes.
     """
@@ -78,13 +78,13 @@ class Charge:
 
 
 def usage_rows(context: RunContext) -> Iterator[Row]:
-    """Yield the cost of the storages with a price on the run date."""
+    """Yield usage rows for the run date, for all storages with a price."""
     for charge in _usage(context):
         yield _usage_row(context.config, charge, context.run_date)
 
 
 def credit_rows(context: RunContext) -> Iterator[Row]:
-    """Yield one credit for each lake whose files were purged on the run date."""
+    """Yield a credit row for each lake whose files were purged on the run date."""
     for storage in _storages_with_price(context.config):
         for charge in _find_purged(context, storage):
             yield _credit_row(context.config, charge, context.run_date)
@@ -121,7 +121,7 @@ def _usage(context: RunContext) -> Iterator[Charge]:
 
 
 def _find_purged(context: RunContext, storage: StorageConfig) -> Iterator[Charge]:
-    """Sum the files that were purged on the run date, by the lake in their plan."""
+    """Sum the files that were purged on the run date, for each lake in the plans of the files."""
     config, state = context.config, State.of(context.config)
     start = datetime.combine(context.run_date, time(), UTC)
     entries = read_log_entries(state, state.history(storage.name, DELETION_LOG.name))
@@ -211,7 +211,7 @@ def _common(config: Config, charge: Charge, day: date, cost: Decimal) -> Row:
 
 
 def _tags(config: Config, charge: Charge, owners: str) -> Mapping[str, str]:
-    """Combine the user's tags with our own, which are prefixed."""
+    """Combine the tags of `lakes.yaml` with those of gc-assets, which have a prefix."""
     own = {"gc-assets/share": charge.share, "gc-assets/storage": charge.storage.label}
     own |= {"gc-assets/lake": charge.lake.label} if charge.lake else {}
     own |= {"gc-assets/owners": owners} if owners else {}
@@ -234,7 +234,7 @@ def _time(moment: datetime) -> str:
 
 
 def write_csv(rows: Iterable[Row], out: object) -> int:
-    """Write the rows as CSV with a header. None becomes an empty field.
+    """Write usage and credit rows as CSV with a header. None becomes an empty field.
 
     Returns:
         The number of rows, without the header.

@@ -1,7 +1,7 @@
-"""Load the report data of a lake: its live bytes by table and ref, and its histories.
+"""Load a lake's data for the report: live bytes of tables and refs, and commit histories.
 
-Everything comes from published tables, which are read with Arrow. Only sums, the newest commits and
-a few columns of the commit graph are kept in memory.
+All data comes from published tables. Only sums, the newest commits and a few columns of the commit
+graph are kept in memory.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def lake_page(context: RunContext, lake: str, kind: str) -> LakePage:
     """Load the section of the report about one lake.
 
     Raises:
-        StateError: If the run date lacks a table. The message shows the first missing one.
+        StateError: If a table is not published for the run date. The message contains its name.
     """
     refs = context.table(LAKE_REFS, lake)
     reachable = context.table(REACHABLE_SNAPSHOTS, lake)
@@ -84,7 +84,7 @@ def _read_path_edits(context: RunContext, paths: PublishedTable | None) -> list[
 
 
 def _expiring_commits(context: RunContext, lake: str, reachable: PublishedTable) -> Iterator[ExpiringCommit]:
-    """Yield the newest commits among those that the policy does not keep."""
+    """Yield the newest of the commits that the retention policy does not keep."""
     files = context.state.files
     expiring = read_parts(
         files, reachable.paths(), REACHABLE_SNAPSHOTS.schema, ["table_uuid", "commit_id", "state", "table_name", "reason"]
@@ -108,9 +108,9 @@ def _expiring_commits(context: RunContext, lake: str, reachable: PublishedTable)
 
 
 def _usage_by_refs(context: RunContext, lake: str, reachable: PublishedTable) -> Iterator[RefUsage]:
-    """Yield the live bytes that the refs of each table keep, largest first.
+    """Yield how many live bytes the refs of each table keep, beginning with the largest number.
 
-    If there are too many rows, the smallest ones are summed in the last row.
+    If there are too many rows, the smallest rows are summed in the last row.
     """
     sums = LiveSet(context, context.table(LIVE_FILES, lake)).totals.by_all("table_uuid", "commit_id")
     if (None, None) in sums:

@@ -1,6 +1,6 @@
 """Load the data of the report from the published tables of a run date.
 
-Lakes and storages are not opened, and Spark is not needed. Large tables are read part by part, so
+This needs neither Spark nor access to lakes and storages. Large tables are read part by part, so
 that only sums, the newest commits and the largest files are in memory.
 """
 
@@ -63,7 +63,7 @@ def load_report(context: RunContext, storages: Iterable[str] = (), lakes: Iterab
         lakes: Limit the report to these lakes.
 
     Raises:
-        StateError: If the run date lacks a table. The message shows the first missing one.
+        StateError: If a table is not published for the run date. The message contains its name.
     """
     wanted_storages, wanted_lakes = set(storages), set(lakes)
     lake_pages = [
@@ -164,9 +164,9 @@ def _headline(context: RunContext, plan: StoredPlan | None) -> str:
 
 
 def _stored_bytes(context: RunContext, listed_bytes: int, plan: StoredPlan | None) -> Iterator[StoredBytes]:
-    """Yield how many bytes are stored now, after the plan, and after a later purge.
+    """Yield how many bytes are stored now, after the plan is applied, and after a later purge.
 
-    Listings do not contain quarantined files, so their bytes are added.
+    The bytes of quarantined files are added, because listings do not contain these files.
     """
     if plan is None or not plan.header.has_work:
         return
@@ -183,7 +183,7 @@ def _waiting_bytes(context: RunContext, plan: PublishedTable) -> int:
 
 
 def _previous_runs(context: RunContext, storage_name: str) -> list[PublishedTable]:
-    """Return the most recent runs up to this one, oldest first. Historical runs are skipped."""
+    """Return the sweeps of the last runs up to this one, oldest first, without historical runs."""
     runs = {
         run.run_date: run
         for run in context.state.history(storage_name, ORPHAN_FILES.name)
@@ -199,7 +199,7 @@ def _point(table: PublishedTable) -> Point:
 
 
 def past_plans(context: RunContext, storage_name: str) -> Iterator[PastPlan]:
-    """Yield the most recent plans up to this run date, newest first, skipping historical ones."""
+    """Yield the last plans up to this run date, newest first, without those of historical runs."""
     known = (
         item for item in list_plans(context.config, storage_name) if item.header.run_date <= context.run_date and not item.header.historical
     )
@@ -245,7 +245,7 @@ def _uploads(context: RunContext, plan: PublishedTable) -> Iterator[PlannedUploa
 
 
 def _quarantined_plans(context: RunContext, storage: StorageConfig) -> Iterator[QuarantinedPlan]:
-    """Sum the files in quarantine by the plan that moved them there, newest plan first."""
+    """Sum the files in quarantine for each plan that moved them there, newest plan first."""
     moments = ("quarantined_at", "min"), ("quarantined_at", "max")
     copies = read_quarantine(context.state, storage.name, rehearsal=context.clock.is_rehearsal)
     renewed_at = quarantine_renewed_at(context, storage.name)

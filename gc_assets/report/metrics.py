@@ -1,7 +1,7 @@
-"""Prometheus metrics about the last run of each storage and lake.
+"""Compute Prometheus metrics about the last run of each storage and lake.
 
-Computing them is cheap, because only receipts in the state are read. Values that the run did not
-compute have no sample, and neither do storages and lakes without a run.
+This is cheap, because only receipts in the state are read. A metric has no sample if the run did
+not compute it, or if the storage or lake has no run.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class RunMetrics(Collector):
             yield "lake_unreadable", owner, len(live.summary(LiveFilesSummary).unreadable)
 
     def _last_freeze(self, name: str) -> tuple[date, datetime] | None:
-        """Find the lake's last run, and return its run date and when it read the refs."""
+        """Return the run date of a lake's last run, and the time at which the run read the refs."""
         frozen = [(run.run_date, run.summary(FreezeTime)) for run in self._state.history(name, LAKE_REFS.name)]
         runs = [(day, each.frozen_at) for day, each in frozen if each.is_own_day(day) and each.rehearsal == self._clock.is_rehearsal]
         return max(runs, default=None)

@@ -19,9 +19,9 @@ from gc_assets.report.trend import Point, trend_svg
 
 
 def render(report: RunReport) -> str:
-    """Render the page.
+    """Render a report as an HTML page.
 
-    It contains no scripts, sends no requests, and follows the reader's colour scheme.
+    The page contains no scripts, sends no requests, and follows the reader's colour scheme.
     """
     return _template().render(report=report)
 
@@ -52,7 +52,7 @@ def _template() -> Template:
 
 
 def _finalize(value: object) -> object:
-    """Escape control characters. Drawings are already escaped markup and stay unchanged."""
+    """Escape control characters, except in drawings, which are already escaped markup."""
     return escape(value, keep="\n\t") if isinstance(value, str) and not isinstance(value, Markup) else value
 
 

@@ -1,6 +1,6 @@
-"""Data classes for the contents of the report.
+"""Define data classes for the contents of the report.
 
-They neither read the state nor depend on how the report is rendered.
+The classes neither read the state nor depend on how the report is rendered.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gc_assets.state.summaries import DroppedTableSummary
 
 @dataclass(frozen=True, slots=True)
 class RefUsage:
-    """How many live bytes of a table some refs keep.
+    """The files and bytes of a table that the same refs keep live.
 
     A file that several commits need is counted for only one of them.
     """
@@ -34,7 +34,7 @@ class RefUsage:
 
 @dataclass(frozen=True, slots=True)
 class ExpiringCommit:
-    """A commit that the policy does not keep.
+    """A commit that the retention policy does not keep.
 
     `table` is None for lakes that consist of a single repository.
     """
@@ -48,15 +48,15 @@ class ExpiringCommit:
 
 @dataclass(frozen=True, slots=True)
 class LakePage:
-    """The section about a lake.
+    """The section of the report about a lake.
 
     Attributes:
         states: How many commits are in each state.
-        usage: The live bytes, by table and refs.
+        usage: The live bytes for each table and its refs.
         edits_history: Whether plans remove expired commits from the history. If not, they only
             remove the files of these commits.
-        expiring: The newest commits that the policy does not keep. `expiring_left_out` counts
-            the others.
+        expiring: The newest commits that the policy does not keep. `expiring_left_out` counts all
+            others.
         unknown_addresses: Number of live addresses with an unknown location.
         unknown_address_samples: Some of these addresses with the reasons.
     """
@@ -99,7 +99,7 @@ class PlannedUpload:
 
 @dataclass(frozen=True, slots=True)
 class QuarantinedPlan:
-    """The files that one plan has quarantined. Plans created from `purge_from` on may purge them."""
+    """The files that one plan has quarantined. Plans may purge them from `purge_from` on."""
 
     plan_id: str
     files: int
@@ -110,7 +110,7 @@ class QuarantinedPlan:
 
 @dataclass(frozen=True, slots=True)
 class FigureChange:
-    """How a figure changed since the previous run date."""
+    """How a number in the report changed since the previous run date."""
 
     label: str
     previous: int
@@ -128,7 +128,7 @@ class StoredBytes:
 
 @dataclass(frozen=True, slots=True)
 class PastPlan:
-    """An earlier plan for the same storage, with the number of files and bytes of each action."""
+    """A plan of this or an earlier run for the same storage, with the amounts of each action."""
 
     plan_id: str
     run_date: date
@@ -140,22 +140,22 @@ class PastPlan:
 
 @dataclass(frozen=True, slots=True)
 class StoragePage:
-    """The section about a storage.
+    """The section of the report about a storage.
 
     Attributes:
-        header: The plan of the run date, if there is one.
-        status: The status of this plan.
+        header: The header of the plan of the run date, if it has one.
+        status: The status of the plan.
         decisions: The approvals and rejections of the plan.
         headline: A sentence about what the plan does.
         stored: How many bytes are stored now and after the plan.
-        tables: The tables with the most garbage. `tables_left_out` counts the others.
+        tables: The tables with the most garbage. `tables_left_out` counts all others.
         trend: The storage breakdown of the most recent runs.
         plans: The most recent plans, newest first.
-        live_named: How many live files the metadata of the lakes references. None if the listing
+        live_named: How many live files the metadata of the lakes references, or None if the listing
             contains the same number of live objects.
         unfinished: A sentence about unfinished uploads, if there are any.
         uploads: The oldest uploads that the plan aborts.
-        dropped: The dropped tables with files. `dropped_left_out` counts the others.
+        dropped: The dropped tables with files. `dropped_left_out` counts all others.
     """
 
     name: str
@@ -187,7 +187,7 @@ class StoragePage:
     dropped_left_out: int = 0
 
     def usd_per_month(self, size_bytes: int) -> float | None:
-        """Compute the monthly price of storing these bytes, if the storage has a price."""
+        """Compute the monthly price of some bytes in USD, or None if the storage has no price."""
         return None if self.usd_per_gb_month is None else Money(usd_per_gb_month=self.usd_per_gb_month).usd_per_month(size_bytes)
 
     @property
@@ -207,14 +207,14 @@ class TableRequests:
 
 @dataclass(frozen=True, slots=True)
 class ScanTerms:
-    """The basis of a scan's results, and the configuration that `gc-assets init` would write.
+    """The assumptions of `gc-assets scan`, and the configuration that `gc-assets init` would write.
 
     Attributes:
         addresses: The addresses that were scanned.
         assumptions: One sentence for each assumption.
         doubts: Reasons to distrust the estimate, such as a gate that would refuse the plan.
         lakes_yaml: The `lakes.yaml` that `gc-assets init` would write.
-        init_command: The command that writes it.
+        init_command: The command that writes this file.
     """
 
     addresses: tuple[str, ...]
@@ -229,10 +229,11 @@ class RunReport:
     """The contents of a report about one run date or scan.
 
     Attributes:
-        warnings: Warnings that apply to all figures, for example because of a rehearsal, lowered
+        warnings: Warnings that apply to all numbers, for example because of a rehearsal, lowered
             limits or a past date.
-        requests: The requests to object stores, if the lakes, storages or the state use any.
-        scan: The terms of the scan, or None if this is the report of a run.
+        requests: The object store requests for each table, if the lakes, storages or the state need
+            any.
+        scan: The assumptions of the scan, or None if this is the report of a run.
     """
 
     run_date: date

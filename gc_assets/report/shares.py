@@ -14,9 +14,9 @@ Amounts = Mapping[str, Amount]
 def breakdown_steps(orphans: OrphanFilesSummary) -> list[Step]:
     """Split the contents of a storage into categories, from live files to garbage.
 
-    Some categories are usually empty and only included if they have files: dropped tables, foreign
-    files and protected files. The same is true for two categories that only occur in runs without a
-    listing, namely files that wait for one and files removed since the last one.
+    Some categories are usually empty, so they are only included if they have files: dropped tables,
+    foreign files and protected files. The same applies to two categories that only occur in runs
+    without a listing: files that wait for a listing, and files removed since the last listing.
     """
     shares: Amounts = orphans.storage_breakdown
     held = Amount.total(amount for name, amount in orphans.by_reason.items() if name.startswith("expired/"))

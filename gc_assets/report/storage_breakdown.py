@@ -1,7 +1,7 @@
-"""Draw the storage breakdown as SVG.
+"""Draw the storage breakdown (live files, garbage and other categories) as SVG.
 
-The first bar is the whole storage, and each further bar is one of its categories. The colours are
-mid-tones, which are readable on light and dark backgrounds.
+The first bar represents the whole storage, and each further bar one of its categories. The colours
+are readable on light and dark backgrounds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WIDTH, ROW, LABEL, FIGURE = 760, 30, 190, 190
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The total, or one of the categories that add up to it."""
+    """The contents of a whole storage, or of one of the categories that add up to it."""
 
     label: str
     size_bytes: int
@@ -53,8 +53,8 @@ def build_bars(steps: Sequence[Step]) -> list[Bar]:
 def storage_breakdown_svg(steps: Sequence[Step]) -> str:
     """Draw the storage breakdown as an `<svg>` element.
 
-    Unless a category is empty, its bar is at least 2 pixels wide. Otherwise a small amount of
-    garbage would be invisible.
+    Unless a category is empty, its bar is at least 2 pixels wide, because a small amount of garbage
+    would otherwise be invisible.
     """
     height = ROW * len(steps) + 8
     span = WIDTH - LABEL - FIGURE

@@ -13,11 +13,11 @@ ID_CHARACTERS = 20  # the length of an Icechunk id; Iceberg ids have at most 19 
 
 @dataclass(frozen=True, slots=True)
 class GraphLine:
-    """A line of the graph.
+    """A line of a commit graph.
 
     Attributes:
         lanes: The drawing, such as `| *`.
-        text: The description of the commit at `*`. Empty if the line only merges lanes.
+        text: The description of the commit at `*`, or "" if the line only merges lanes.
         lanes_below: The lanes to draw next to the text if it has to be wrapped.
     """
 
@@ -68,7 +68,7 @@ def _free_lane(lanes: list[str | None]) -> int:
 
 
 def _merge_line(lanes: list[str | None], into: int, other: int) -> str:
-    """Draw a merge as `|/`, or as `|_|/` if there are lanes in between."""
+    """Draw the merge of two lanes as `|/`, or as `|_|/` if other lanes are between them."""
     characters = [mark for awaited in lanes for mark in ("|" if awaited else " ", " ")]
     for position in range(2 * into + 1, 2 * other - 1):
         characters[position] = "_" if characters[position] == " " else characters[position]

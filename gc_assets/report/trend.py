@@ -22,7 +22,7 @@ RIGHT: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """The size of a storage in one run. `held` bytes are needed only by expired history."""
+    """The size of a storage in one run, in bytes. Only expired history needs the `held` bytes."""
 
     run_date: date
     kept: int
@@ -35,7 +35,7 @@ class Point:
 
 
 def trend_svg(points: Sequence[Point]) -> str:
-    """Draw the chart as an `<svg>` element. The text inherits its colour from the page."""
+    """Draw the chart as an `<svg>` element, whose text has the colour of the page's text."""
     most = max((point.stored for point in points), default=0) or 1
     days = [point.run_date.toordinal() for point in points]
     span = max(days[-1] - days[0], 1)

@@ -1,9 +1,9 @@
 """Make Spark start faster with class data sharing (JEP 310, JEP 350).
 
-Spark's classes are parsed once and stored in an archive, which the JVM maps at later starts.
-`make env` creates the archive with `python -m gc_assets.resources.class_archive`. It can never
-become outdated: the JVM ignores the archive unless its own version, the class path, and the size
-and time of each jar are the same.
+Spark's classes are parsed once and stored in an archive, which the JVM maps at later starts. `make
+env` creates the archive with `python -m gc_assets.resources.class_archive`. It can never become
+outdated, because the JVM ignores it unless the JVM's version, the class path, and the size and time
+of each jar are the same.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def archive_path(home: str) -> Path:
 
 
 def jvm_options(home: str) -> str:
-    """Return the options that make the JVM map the archive. Empty if there is no archive."""
+    """Return the options that make the JVM map the class archive, or "" if there is no archive."""
     path = archive_path(home)
     # A path with a space does not work, because Spark's launcher splits options at spaces.
     if not path.is_file() or " " in str(path):

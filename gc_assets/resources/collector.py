@@ -36,10 +36,10 @@ class Collector:
         """Create the run context for a partition.
 
         Raises:
-            UsageError: If the date is outside the partitions.
+            UsageError: If the date is outside the range of run dates.
         """
         return self.platform.run_context(date.fromisoformat(partition_key), self.as_of)
 
     def spark(self) -> SparkSession:
-        """Return the Spark session. It is opened on first use, since not all steps need Spark."""
+        """Return the Spark session, which is opened on first use, because not all steps need Spark."""
         return self.runtime.session(partial(was_small, self.platform.config))

@@ -1,8 +1,7 @@
 """Use a separate local Spark Connect server for each environment and release.
 
 pyspark itself keeps a single local server for each user, and only compares the version of Spark.
-This is not enough, because the workers of a server run the code of the environment that started
-the server.
+This is not enough, because a server's workers run the code of the environment that started it.
 
 `python -m gc_assets.resources.connect_server --stop` stops the server of this environment.
 """
@@ -53,15 +52,16 @@ def identity() -> str:
 
 
 def use_own_server(environment: MutableMapping[str, str]) -> Path:
-    """Make pyspark use the server of this environment and release.
+    """Make pyspark use the local server of this Python environment and release.
 
-    If the environment already specifies a discovery file, the directory is created next to it.
+    If the environment already specifies a discovery file, the server's directory is created next to
+    it.
 
     Returns:
         The directory of the server.
 
     Raises:
-        UsageError: If this pyspark has no reusable server, or if other users could read or replace
+        UsageError: If this pyspark cannot reuse a server, or if other users could read or replace
             the server's credentials.
     """
     require_local_server()
@@ -87,7 +87,7 @@ class LocalServer:
 
     @classmethod
     def in_directory(cls, directory: Path) -> LocalServer | None:
-        """Find the server that is recorded in a directory. None if its process has ended."""
+        """Find the server that is recorded in a directory, or return None if its process has ended."""
         pid = _recorded_pid(directory)
         return cls(directory, pid) if pid is not None and _is_server(pid) else None
 
@@ -109,7 +109,7 @@ class LocalServer:
         return False
 
     def _forget(self) -> None:
-        """Remove the files of this server, unless another server has been started since then."""
+        """Remove the files of this server, unless another server has replaced them."""
         if _recorded_pid(self.directory) == self.pid:
             (self.directory / _FILE).unlink(missing_ok=True)
         for path in self.directory.glob("spark-*.pid"):
@@ -125,10 +125,10 @@ def _recorded_pid(directory: Path) -> int | None:
 
 
 def describe_server(environment: Mapping[str, str]) -> str:
-    """Describe the local server that would be used, and count other servers. Nothing is created.
+    """Describe the local server that would be used, and count other servers, without starting any.
 
     Raises:
-        UsageError: If this pyspark has no reusable server, or if other users could read or replace
+        UsageError: If this pyspark cannot reuse a server, or if other users could read or replace
             the server's credentials.
     """
     require_local_server()
@@ -151,7 +151,7 @@ def _running_servers(parent: Path) -> Iterator[LocalServer]:
 
 
 def _is_server(pid: int) -> bool:
-    """Check if a process is a Connect server. Its id may have been reused for something else."""
+    """Check whether a process is a Connect server, because another process may have got its id."""
     return _CLASS in _command_line(pid)
 
 
@@ -196,7 +196,7 @@ def _require_private(path: Path) -> None:
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise UsageError(
-            f"{path} is not a directory that only you can access, as required for credentials and sessions of Spark Connect servers. "
+            f"Cannot store credentials and sessions of Spark Connect servers in {path}: it is not a directory that only you can access. "
             f"Remove it, or set {DISCOVERY}."
         )
 

@@ -31,7 +31,7 @@ _SESSION_PREFIX: Final = "spark.sql."
 
 
 def open_service(remote: str, token: str | None, conf: Mapping[str, str]) -> SparkSession:
-    """Open a session on a server, and send this package and `spark.archives` to it.
+    """Open a session on a Spark Connect server, and send this package and `spark.archives` to it.
 
     If an earlier process on this machine had a session with the same settings and artifacts, that
     session is reused.
@@ -43,7 +43,7 @@ def open_service(remote: str, token: str | None, conf: Mapping[str, str]) -> Spa
     url, place = _with_parameter(remote, "token", token), without_parameters(remote)
     _require_answer(url, place)
     if SparkContext._active_spark_context is not None:  # pyright: ignore[reportPrivateUsage]  (pyspark checks it in the same way)
-        raise UsageError(f"this process already has a Spark session, so it cannot open one on {place}. Stop that session first.")
+        raise UsageError(f"Cannot open a session on {place}: this process already has a Spark session. Stop that session first.")
     settings = {key: value for key, value in conf.items() if key.startswith(_SESSION_PREFIX)}
 
     def connect(session_id: str) -> SparkSession:
@@ -69,7 +69,7 @@ def _prepare(spark: SparkSession, conf: Mapping[str, str], place: str) -> None:
 
 
 def _artifact_versions(conf: Mapping[str, str]) -> dict[str, str]:
-    """Identify the artifacts, so that a session with outdated artifacts is not reused."""
+    """Return digests of the artifacts to send, so that sessions with outdated ones are not reused."""
     found = {"package": hashlib.sha256(build_package().read_bytes()).hexdigest()}
     for archive in _archives(conf):
         file = Path(archive.partition("#")[0])
@@ -86,7 +86,8 @@ def send_artifacts(spark: SparkSession, conf: Mapping[str, str], place: str) -> 
     """Send this package and `spark.archives` to a server.
 
     Raises:
-        UsageError: If the server does not accept them. Servers other than Spark's own may not.
+        UsageError: If the server does not accept artifacts, for example because it is not one of
+            Apache Spark.
     """
     try:
         spark.addArtifacts(str(build_package()), pyfile=True)

@@ -1,9 +1,9 @@
 """Reuse sessions of a Spark Connect server.
 
 Up to Spark 4.3.0, a server keeps a Python daemon and a thread for every session until the server
-itself ends (SPARK-54055). They would accumulate if each process opened a new session. Processes
-that run one after the other therefore use the same session, which also has warm workers. There are
-as many sessions as concurrent processes, up to `MAX_SESSIONS`.
+itself ends (SPARK-54055). They would accumulate if each process opened a new session. Therefore,
+processes that run one after the other use the same session, whose workers are already running.
+There are as many sessions as concurrent processes, up to `MAX_SESSIONS`.
 
 To make sure that a session is used by one process at a time, each session has a file on this
 machine, which the process locks. The lock is released when the process ends, even if it is killed.
@@ -61,7 +61,7 @@ class SessionFile:
         return self._record.get("session_id")
 
     def rank(self, settings: str) -> int:
-        """Rate how suitable the session is for `settings`. Lower is better."""
+        """Rate how suitable the session is for some settings. A lower rank is better."""
         if self.session_id is None:
             return NO_SESSION
         return SAME_SETTINGS if self._record.get("settings") == settings else OTHER_SETTINGS
@@ -88,10 +88,10 @@ class SessionFile:
 
 
 class SessionPool:
-    """A pool of the sessions that this process has on a server.
+    """The sessions of a server that processes on this machine share, one process at a time.
 
     Args:
-        directory: The directory for the files of the sessions. Created if missing.
+        directory: The directory for the files of the sessions, which is created if missing.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -105,7 +105,7 @@ class SessionPool:
         connect: Callable[[str], SparkSession],
         prepare: Callable[[SparkSession], None] = lambda _: None,
     ) -> SparkSession:
-        """Reuse the session of an earlier process. If there is no suitable one, open a new session.
+        """Reuse the session of an earlier process, or open a new session if none is suitable.
 
         Args:
             settings: Everything that distinguishes sessions, such as settings and digests of files.
@@ -123,7 +123,7 @@ class SessionPool:
             return spark or _open_new(self._file, wanted, connect, prepare)
 
     def close(self) -> None:
-        """Release the session for use by other processes."""
+        """Let other processes use the session."""
         with self._lock:
             if self._file is not None:
                 self._file.close()
@@ -132,12 +132,12 @@ class SessionPool:
 
 @cache
 def session_pool(directory: Path) -> SessionPool:
-    """Return this process's pool for a directory, which is created on the first call."""
+    """Return this process's pool of sessions for a directory."""
     return SessionPool(directory)
 
 
 def count_used(directory: Path) -> int:
-    """Count the sessions that are in use."""
+    """Count the sessions in a directory that processes use."""
     used = 0
     for path in directory.glob("*.json"):
         file = SessionFile.lock(path)
@@ -151,9 +151,9 @@ def count_used(directory: Path) -> int:
 def _reconnect(file: SessionFile, settings: str, connect: Callable[[str], SparkSession]) -> SparkSession | None:
     """Reopen the session that is recorded in a file.
 
-    The result is None if the server has already closed the session. If the session was not prepared
-    for `settings`, or if its settings have been changed since, it is closed and the result is None
-    as well.
+    The result is None if the server has already closed the session. A session that was not prepared
+    for `settings`, or whose settings have changed since then, is closed, and the result is None
+    too.
     """
     before = SparkSession.getActiveSession()
     try:
@@ -195,7 +195,7 @@ def stop_refused(others: SparkSession | None) -> None:
 
 
 def _wait_for_file(directory: Path, settings: str) -> SessionFile:
-    """Lock the most suitable file. If other processes use all of them, wait for one."""
+    """Lock the most suitable session file. If other processes use all files, wait for one."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     started = monotonic()
     is_logged = False
@@ -213,7 +213,7 @@ def _wait_for_file(directory: Path, settings: str) -> SessionFile:
 
 
 def _lock_best(directory: Path, settings: str) -> SessionFile | None:
-    """Lock the most suitable file that is not in use. None if all of them are."""
+    """Lock the most suitable session file, or return None if other processes use all files."""
     best: SessionFile | None = None
     for number in range(MAX_SESSIONS):
         file = SessionFile.lock(directory / f"{number}.json")

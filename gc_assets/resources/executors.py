@@ -1,4 +1,4 @@
-"""Make sure that executors on other machines can run gc-assets, and send it to them."""
+"""Send gc-assets to executors on other machines, and check that they can run it."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def check_executors(spark: SparkSession, address: str) -> None:
         address: The address of the Spark master or server, for messages.
 
     Raises:
-        UsageError: If an executor is not suitable, or if speculative execution is enabled.
+        UsageError: If an executor cannot run this release, or if speculative execution is enabled.
         GcError: If no executor accepts a task.
     """
     _refuse_speculation(spark, address)
@@ -90,7 +90,7 @@ def _refuse_speculation(spark: SparkSession, address: str) -> None:
 
 
 def describe_executors(spark: SparkSession, address: str, seconds: float = TIMEOUT_SECONDS) -> Row:
-    """Find out which versions an executor has, by running a Python task in it.
+    """Find out which versions of software an executor has, by running a Python task on it.
 
     Args:
         spark: The session.

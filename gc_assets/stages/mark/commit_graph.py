@@ -53,16 +53,18 @@ MAX_IN_PROCESS_SOURCES: Final = 64
 
 @log_progress(COMMIT_GRAPH)
 def commit_graph(spark: SparkSession, context: RunContext, lake_name: str) -> PublishedTable:
-    """Publish the commits of all recorded sources, even dangling ones, with generation numbers.
+    """Publish the commits of a lake's histories, even dangling commits, with generation numbers.
 
-    Commits from earlier runs are reused if the lake's commits never change, which preserves the
-    commits of deleted refs, or if a table's metadata file is unchanged. In both cases, their
-    addresses are resolved again. After an upgrade, all commits are read again.
+    Commits that an earlier run read are reused if the lake's commits never change, or if a table's
+    metadata file is unchanged. The former also preserves the commits of deleted refs. In both
+    cases, the addresses of their content roots are resolved again. After an upgrade, all commits
+    are read again.
 
-    If two sources share a commit, for example because a table is registered twice, it becomes one
-    row with the content roots of both. If a single-repository lake is unreadable, the table is
-    empty and the summary contains the reason. If only one table is unreadable, the freeze is
-    published again without this table's refs and lists the table as unreadable.
+    If two sources (places from which a history is read) contain the same commit, for example
+    because a table is registered twice, the commit becomes one row with the content roots of both.
+    If a single-repository lake is unreadable, the table is empty and the summary contains the
+    reason. If only one table of a lake is unreadable, `lake_refs` is published again without this
+    table's refs, and lists the table as unreadable.
 
     Raises:
         LakeUnreadable: If the source of a whole lake could not be read.
@@ -76,10 +78,11 @@ def commit_graph(spark: SparkSession, context: RunContext, lake_name: str) -> Pu
 
 
 class _UnreadableSources(Exception):
-    """Raised for sources whose tables cannot be read.
+    """Raised if the commits of some tables cannot be read.
 
     Attributes:
-        reasons: Why each source cannot be read, by its row number.
+        reasons: Why each source cannot be read, keyed by its row number in the side table of
+            sources.
     """
 
     def __init__(self, reasons: Mapping[int, str]) -> None:
@@ -141,13 +144,13 @@ def graph_fingerprint(context: RunContext, lake_name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _PreviousGraphs:
-    """The last published graphs of a lake. There are several if runs overlapped.
+    """The last published commit graphs of a lake. There are several if runs overlapped.
 
     Attributes:
         runs: The runs of the graphs.
         valid: Graphs that were published with this run's fingerprint, without damaged ones. Empty
             if no commit can be reused.
-        outdated: Graphs with other fingerprints, without damaged ones.
+        outdated: Graphs that were published with another fingerprint, without damaged ones.
         is_incremental: True if the lake's commits never change, so that new commits are appended.
     """
 
@@ -181,7 +184,7 @@ class _PreviousGraphs:
         return _paths(self.outdated) if self.is_incremental else ()
 
     def fits_in_process(self, spark: SparkSession) -> bool:
-        """Check if this process can copy the graphs."""
+        """Check whether the driver process can copy the graphs without Spark executors."""
         rows = sum(run.rows for run in self.runs)
         if not self.valid:
             return rows <= tasks.MAX_TRIAL_ROWS
@@ -208,9 +211,9 @@ class _KnownCommits:
     """Commits that are reused from earlier graphs.
 
     Attributes:
-        tables: Uuids of the tables whose commits are reused. If None, all commits are reused and
+        tables: UUIDs of the tables whose commits are reused. If None, all commits are reused and
             new commits are appended.
-        resolver: Resolves the addresses of their content roots again.
+        resolver: Resolves the addresses of the commits' content roots again.
     """
 
     graphs: tuple[PublishedTable, ...]
@@ -265,7 +268,7 @@ def _find_known_commits(state: State, sources: pa.Table, previous: _PreviousGrap
 
 
 def find_unchanged_tables(sources: pa.Table, previous: pa.Table) -> pa.Array:
-    """Return the uuids of tables whose sources have the same digests and names as before.
+    """Return the UUIDs of tables whose metadata files and names are the same as in an earlier run.
 
     Args:
         sources: The current sources (`SOURCES` columns).
@@ -276,7 +279,7 @@ def find_unchanged_tables(sources: pa.Table, previous: pa.Table) -> pa.Array:
 
 
 def _sources_by_table(sources: pa.Table) -> dict[str, frozenset[tuple[str, ...] | None]]:
-    """Group sources by table uuid. A source without a digest is represented by None."""
+    """Group sources by table UUID. A source without a digest is represented by None."""
     found: dict[str, set[tuple[str, ...] | None]] = {}
     for row in sources.select(["table_uuid", "table_name", "address", "digest"]).to_pylist():
         if row["table_uuid"] is not None:
@@ -286,7 +289,7 @@ def _sources_by_table(sources: pa.Table) -> dict[str, frozenset[tuple[str, ...] 
 
 
 def _count_commits(files: Files, graph: PublishedTable, tables: pa.Array) -> int | None:
-    """Count the commits of these tables, or return None if the graph is damaged."""
+    """Count the commits of some tables in a published graph, or return None if it is damaged."""
     rows = 0
     for part, content in zip(graph.receipt.files, files.contents(graph.paths()), strict=True):
         if hashlib.sha256(content).hexdigest() != part.sha256:
@@ -297,7 +300,7 @@ def _count_commits(files: Files, graph: PublishedTable, tables: pa.Array) -> int
 
 
 def _write_in_process(read: ReadCommits, known: _KnownCommits, run: TableRun, state: State) -> WrittenParts | None:
-    """Write the graph in this process, or return None if it is too large."""
+    """Write the commit graph in the driver process, or return None if it is too large for that."""
     commits = tasks.try_in_process(read, len(read.wanted))
     if commits is None:
         return None
@@ -324,9 +327,9 @@ def _write_with_spark(spark: SparkSession, read: ReadCommits, known: _KnownCommi
 
 
 def _write_driver_commits(read: ReadCommits, run: TableRun, files: Files) -> list[str]:
-    """Read the commits in this process, and write them so that executors can use them.
+    """Read commits in the driver process, and write them to temporary parts for Spark executors.
 
-    Only this process has the server's credentials.
+    Executors cannot read them, because only the driver has the credentials of the lake's server.
     """
     writer = PartWriter(files, run.path, COMMIT_GRAPH.schema, DRIVER_COMMITS_SIDE)
     for batch in read(iter([pa.RecordBatch.from_pydict({"id": pa.array(range(len(read.wanted)), pa.int64())})])):

@@ -33,13 +33,13 @@ CONCURRENT_READS: Final = 16
 
 @dataclass(frozen=True)
 class ReadCommits:
-    """Read the commits of numbered sources.
+    """Read the commits of a lake's sources, which are selected by their numbers.
 
     Attributes:
         resolver: Resolves the addresses of content roots.
         sources: Parts that list all sources (`SOURCES` columns).
-        wanted: Numbers of the sources to read.
-        known: Parts of an earlier graph. The walk stops when it reaches one of its commits.
+        wanted: Row numbers of the sources to read.
+        known: Parts of an earlier graph. A walk along parents stops at its commits.
         outdated: Parts of an earlier graph whose commits are read again from the lake.
     """
 
@@ -64,9 +64,9 @@ class ReadCommits:
                 yield from self._build_rows(source, commits)
 
     def find_unreadable(self) -> dict[int, str]:
-        """Return the reason for each table that cannot be read, by the number of its source.
+        """Return why tables cannot be read, keyed by the row number of each table's source.
 
-        Sources that cover a whole lake are skipped.
+        A source that contains the commits of a whole lake is skipped.
         """
         sources = read_parts(self.files, list(self.sources), SOURCES).take(pa.array(self.wanted, pa.int64()))
         rows = [CommitSource(**row) for row in sources.to_pylist(maps_as_pydicts="strict")]
@@ -85,7 +85,7 @@ class ReadCommits:
         return None
 
     def _build_rows(self, source: CommitSource, commits: Iterator[Commit]) -> Iterator[pa.RecordBatch]:
-        """Yield a source's rows. An unexpected error is wrapped in one that contains the source."""
+        """Yield the commits of a source as rows, and add the source to unexpected errors."""
         pending: list[Commit] = []
         try:
             for commit in commits:
@@ -103,7 +103,7 @@ class ReadCommits:
 
 
 def tips(graph: pa.Table) -> list[str]:
-    """Return the commits without children. All other commits are reachable from them."""
+    """Return the ids of the commits without children. All other commits are reachable from them."""
     ids = graph.column("commit_id")
     return ids.filter(pc.invert(pc.is_in(ids, pc.list_flatten(graph.column("parents"))))).to_pylist()
 
@@ -182,14 +182,18 @@ def _split_by_table(graph: pa.Table) -> Iterator[pa.Table]:
 
 
 def keep_first_of_each_commit(rows: pa.Table) -> pa.Table:
-    """Keep one row per commit, for rows of several graphs of a lake whose commits never change."""
+    """Keep one row per commit.
+
+    Args:
+        rows: Rows of several graphs of a lake whose commits never change.
+    """
     ids = pc.binary_join_element_wise(pc.fill_null(rows.column("table_uuid"), ""), rows.column("commit_id"), "\x1f")
     _, first = np.unique(ids.combine_chunks().dictionary_encode().indices.to_numpy(), return_index=True)
     return rows.take(pa.array(np.sort(first)))
 
 
 def merge_commits(rows: pa.Table) -> pa.Table:
-    """Merge rows that repeat a commit of the same table, and unite their parents and content roots.
+    """Merge the rows of commits that a table has twice, and unite their parents and content roots.
 
     The other columns are taken from the first row. Since commits never change, only the name of an
     Iceberg table can differ between the rows.

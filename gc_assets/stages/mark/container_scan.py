@@ -1,4 +1,4 @@
-"""Match cached rows with the states of their containers, in numbered tasks."""
+"""Match cached file entries with the states of their containers, in numbered tasks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ EXTERNAL: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Expanding:
-    """Containers whose entries are needed, and their witnesses."""
+    """Containers whose entries are scanned, and their witnesses (why files are live)."""
 
     addresses: pa.Array
     witness: NDArray[np.int64]
@@ -47,10 +47,10 @@ class Expanding:
         return cls(addresses, numbers, must_exist, TextIndex(addresses))
 
     def match(self, entries: pa.Table) -> tuple[pa.Table, NDArray[np.int64]]:
-        """Select the entries whose container is one of these containers.
+        """Select the file entries that belong to one of the scanned containers.
 
         Returns:
-            The entries, and the position of each entry's container.
+            The entries, and the position of each entry's container in `addresses`.
         """
         containers, container = encode(entries.column("container"))
         position = self.index.find(containers)[container]
@@ -63,15 +63,15 @@ class Expanding:
 
 @dataclass(frozen=True)
 class ContainerScan(ABC):
-    """Match groups of cache parts with the container states.
+    """Match groups of cached parts with the states of their containers.
 
-    The input column `id` contains group numbers. One more number, after the last group, selects the
-    files that commits reference directly.
+    The input column `id` contains the numbers of groups. The number after the last group selects
+    the files that commits reference directly.
 
     Attributes:
         SCHEMA: Columns of the yielded rows.
-        states: Parts of the states (`STATES` columns), relative to the state.
-        groups: Parts of the cache, in groups.
+        states: Parts with container states (`STATES` columns), relative to the state root.
+        groups: Paths of the cached parts. Each task reads one group.
         storages: Names of the storages. The yielded rows contain positions in this list.
     """
 
@@ -88,11 +88,11 @@ class ContainerScan(ABC):
         return len(self.groups) + 1
 
     def run(self) -> Iterator[pa.RecordBatch]:
-        """Yield all rows in this process."""
+        """Compute and yield all rows in the driver process."""
         return self(iter([task_numbers(self.tasks)]))
 
     def frame(self, spark: SparkSession) -> DataFrame:
-        """Return all rows as a frame, which executors compute."""
+        """Return all rows as a Spark frame, whose rows are computed on executors."""
         return map_tasks(spark, self, self.tasks, spark_schema(self.SCHEMA))
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -107,11 +107,11 @@ class ContainerScan(ABC):
 
     @abstractmethod
     def match_part(self, content: bytes, expanding: Expanding) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a part that belong to needed containers."""
+        """Yield the rows for those file entries of a part that belong to scanned containers."""
 
     @abstractmethod
     def match_direct(self, states: NumberedStates) -> Iterator[pa.RecordBatch]:
-        """Yield the directly referenced files."""
+        """Yield the rows for the files that commits reference directly."""
 
 
 @lru_cache(maxsize=4)
@@ -136,7 +136,7 @@ def encode(column: pa.ChunkedArray) -> tuple[pa.Array, NDArray[np.int64]]:
 
 
 def to_positions(column: pa.ChunkedArray, names: Sequence[str], missing: int) -> NDArray[np.int64]:
-    """Return the position of each value in `names`, or `missing` for a missing value.
+    """Return the position of each value of a text column in `names`, or `missing` for a null.
 
     Raises:
         StateError: If a value is not in `names`.

@@ -1,9 +1,9 @@
 """Build the states of all known containers.
 
-A state records whether a container's entries are live, and which commit needs them. `live_files`
-publishes the states (`STATES`), and the live files are the cached entries of live containers. A
-lake has a thousand times fewer containers than files, and containers are immutable. Therefore, the
-cost of a run depends on the changes.
+A container state records whether the entries of a container are live, and which commit needs them.
+`live_files` publishes the states (`STATES`), and the live files are the cached entries of live
+containers. The cost of a run depends on what has changed, because containers are immutable, and a
+lake has a thousand times fewer containers than files.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ _DIGESTED: Final = ("address", "rank", "commit_id", "table_uuid", "container", "
 
 @dataclass(frozen=True, slots=True)
 class NumberedStates:
-    """Container states with numbered witnesses (why a file is live). Number 0 is the strongest.
+    """Container states whose witnesses (why a file is live) are numbered, strongest first.
 
-    The numbers only depend on the content, so equal states produce equal rows.
+    The numbers depend only on the content of the states, so equal states produce equal rows.
 
     Attributes:
         witnesses: Witnesses (`WITNESSES` columns).
         direct: Containers and directly referenced files (`DIRECT_FILES` columns).
         expected: Total number of file entries in all containers.
-        live: Number of witnesses of live files, which have the smallest numbers.
+        live: Number of witnesses that make files live. They have the smallest numbers.
         entries: Number of file entries by witness, or 0 if the witness is not a container.
     """
 
@@ -54,13 +54,13 @@ class NumberedStates:
 
 
 def build_states(containers: pa.Table, lengths: pa.ChunkedArray, files: pa.Array, leaves: pa.Table) -> pa.Table:
-    """Build the states that result from a walk.
+    """Build the container states that result from a walk over all containers.
 
     Args:
         containers: All containers found by the walk (`ROOTS` columns).
         lengths: Column with the decoded length of each container in bytes, null if it was not
             decoded.
-        files: Column with the number of file entries of each container.
+        files: Number of file entries of each container.
         leaves: Content roots that are not containers (`ROOTS` columns).
 
     Returns:
@@ -87,7 +87,7 @@ def read_states(files: Files, paths: Sequence[str]) -> NumberedStates:
 
 
 def number_states(states: pa.Table) -> NumberedStates:
-    """Assign numbers to the witnesses of states, by strength."""
+    """Assign numbers to the witnesses of container states, beginning with the strongest."""
     containers = states.filter(states.column("expands"))
     columns = ["rank", "commit_id", "table_uuid", "must_exist", "kind"]
     own = states.select([*columns, "container"])
@@ -110,7 +110,7 @@ def number_states(states: pa.Table) -> NumberedStates:
 
 
 def _is_kept_container(states: pa.Table) -> pa.ChunkedArray:
-    """Return a mask of containers that are only live as optional files (`list_kept_containers`)."""
+    """Return a mask of containers that `list_kept_containers` added as optional files."""
     is_file = pc.and_(pc.invert(states.column("expands")), pc.equal(states.column("rank"), SPARED))
     kept = states.filter(pc.and_not(is_file, states.column("must_exist"))).column("address")
     is_dead = pc.and_(states.column("expands"), pc.greater(states.column("rank"), SPARED))
@@ -123,10 +123,11 @@ def route_of(rank: int) -> str:
 
 
 def file_key(rows: pa.Table) -> pa.ChunkedArray:
-    """Return the key of each file, or its address if the file is outside all storages.
+    """Return the key of each file, or the address of a file that is outside all storages.
 
     Args:
-        rows: The columns key and address. The latter may be missing if all files have a key.
+        rows: Rows with the columns key and address. `address` may be missing if all files have a
+            key.
     """
     keys = rows.column("key")
     return pc.coalesce(keys, rows.column("address")) if keys.null_count else keys

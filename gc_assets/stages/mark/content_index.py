@@ -22,7 +22,7 @@ _COLUMNS = ("content_id", "metadata_location")
 
 @dataclass(frozen=True)
 class ContentIndex:
-    """Live contents of a lake. Empty if the lake's kind has no contents.
+    """The live contents of a lake. The index is empty if the lake's kind has no contents.
 
     Attributes:
         rows: The contents' ids and metadata files (columns content_id, metadata_location).
@@ -32,11 +32,11 @@ class ContentIndex:
 
     @classmethod
     def read(cls, roots: RootTables) -> Self:
-        """Read the live contents of a run."""
+        """Read the table `live_contents` of a run."""
         return cls(read_parts(roots.files, list(roots.contents or ()), LIVE_CONTENTS.schema, list(_COLUMNS)))
 
     def addresses_of(self, ids: Collection[str]) -> pa.Array:
-        """Return the addresses of the metadata files of these contents."""
+        """Return the addresses of the metadata files of the given contents."""
         is_own = pc.is_in(self.rows.column("content_id"), pa.array(sorted(ids), pa.string()))
         return self.rows.column("metadata_location").filter(is_own).combine_chunks()
 

@@ -21,12 +21,13 @@ from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_PLAN, LAKE_REFS, LIVE_CONTENTS, REACHABLE_SNAPSHOTS
 from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE, PINNED, PINNED_SIDE, ROOTS
 
-# Ranks of the commits that need an object, from strongest to weakest. An object gets its lowest #
-# rank, and the first two ranks are live. REACHED: The commit is retained and reachable from a ref.
-# SPARED: The commit is retained because it is young or staged, although no ref reaches it. HELD:
-# The commit is still in the history and must be removed from it first. RELEASED: The commit has
-# expired, and this lake's history is never edited. DEAD: The commit is dangling, and no planned
-# edit removes it.
+# Ranks of the commits that need an object, from strongest to weakest. An object gets its lowest
+# rank, and objects of the first two ranks are live.
+# - REACHED: The commit is retained and reachable from a ref.
+# - SPARED: The commit is retained because it is young or staged, although no ref reaches it.
+# - HELD: The commit is still in the history and must be removed from it first.
+# - RELEASED: The commit has expired, and this lake's history is never edited.
+# - DEAD: The commit is dangling, and no planned edit removes it.
 REACHED, SPARED, HELD, RELEASED, DEAD = 0, 1, 2, 3, 4
 
 _EXPIRY_COLUMNS: Final = ["table_uuid", "snapshot_id", "action", "old_parent_id", "new_parent_id"]
@@ -35,13 +36,15 @@ ROOT_COLUMNS: Final = tuple(field.name for field in CONTENT_ROOT)
 
 @dataclass(frozen=True, slots=True)
 class RootTables:
-    """Paths in the state of tables with content roots (files of commits). Picklable.
+    """Paths of the tables that determine content roots (files that commits reference directly).
+
+    The object can be pickled and sent to Spark executors.
 
     Attributes:
         graph: Parts of `commit_graph`.
         reachable: Parts of `reachable_snapshots`.
         expiry: Parts of `expiry_plan`.
-        pinned: Parts of the pinned files (`PINNED` columns).
+        pinned: Parts of the files that the lake's current state needs (`PINNED` columns).
         edited: True if plans edit the lake's history.
         contents: Parts of `live_contents`, or None for lakes without it.
         tolerant: If True, only the contents at heads must exist.
@@ -91,7 +94,7 @@ def open_root_tables(context: RunContext, lake_name: str, inputs: dict[str, Publ
 def has_live_roots(context: RunContext, lake_name: str) -> bool:
     """Check whether any file is pinned, or any retained commit has a content root or live content.
 
-    If not, an empty live set is correct.
+    If the result is False, an empty live set is correct.
     """
     graph, reachable, refs = (context.find(table, lake_name) for table in (COMMIT_GRAPH, REACHABLE_SNAPSHOTS, LAKE_REFS))
     if graph is None or reachable is None or refs is None or refs.paths(PINNED_SIDE):
@@ -108,9 +111,9 @@ def has_live_roots(context: RunContext, lake_name: str) -> bool:
 
 
 def read_content_roots(tables: RootTables) -> pa.Table:
-    """Read one row per commit and file that it references directly (content root).
+    """Read one row per commit and content root (a file that the commit references directly).
 
-    Pinned files have the rank `REACHED` and no commit.
+    Pinned files of the lake's current state have the rank `REACHED` and no commit.
 
     Returns:
         Rows with the `ROOTS` columns.
@@ -143,7 +146,7 @@ class RetentionTables:
 
 
 def rank_roots(tables: RootTables, retention: RetentionTables) -> pa.Table:
-    """Rank content roots like `read_content_roots`, but for the given policy result."""
+    """Rank content roots like `read_content_roots`, but by the given result of a policy."""
     graph = read_parts(tables.files, list(tables.graph), COMMIT_GRAPH.schema, ["table_uuid", "commit_id", "content_roots"])
     reachable, expiry = retention.reachable, retention.expiry
     removed = expiry.filter(pc.equal(expiry.column("action"), REMOVE_SNAPSHOT))
@@ -213,15 +216,15 @@ def _with_informational(roots: pa.Table) -> pa.Table:
 
 
 def rank_by_contents(roots: pa.Table, contents: pa.Table, *, tolerant: bool) -> pa.Table:
-    """Rank a lake's roots by its live contents.
+    """Rank a lake's content roots by its live contents.
 
     The metadata file of a live content is live, regardless of the commit that added it. Its rank is
     `REACHED` if the content is visible on a ref, and `SPARED` otherwise. Heads are preferred as
-    witnesses, then the first ref and commit id. Other objects are `RELEASED` (or `DEAD` like their
-    commit) and may be absent.
+    witnesses, then the first ref and commit id. All other roots get the rank `RELEASED`, or `DEAD`
+    if their commit is dead, and may be missing.
 
     Args:
-        roots: Roots of all commits (`ROOTS` columns).
+        roots: Content roots of all commits (`ROOTS` columns).
         contents: Rows with the columns of `live_contents`.
         tolerant: If True, only the contents at heads must exist, otherwise the contents of all
             refs.
@@ -249,10 +252,10 @@ def _refuse_unknown_states(commits: pa.Table) -> None:
 
 
 def list_kept_containers(tables: RootTables, containers: pa.Table) -> pa.Table:
-    """Return containers that only expired commits need, as live files, if metadata is claimed.
+    """Return the containers that only expired commits need, as live files, if metadata is claimed.
 
-    The containers do not have to exist: if one is missing, no tool can read the expired commit any
-    more. `containers` and the result have the `ROOTS` columns.
+    These containers do not have to exist, because without them, no tool can read the expired commit
+    anyway. `containers` and the result have the `ROOTS` columns.
     """
     kept = containers.filter(pc.greater(containers.column("rank"), SPARED)) if tables.metadata_claims else containers.slice(0, 0)
     no = pa.array(np.zeros(kept.num_rows, bool))
@@ -261,5 +264,5 @@ def list_kept_containers(tables: RootTables, containers: pa.Table) -> pa.Table:
 
 
 def _commit_identity(rows: pa.Table, commit: str) -> pa.ChunkedArray:
-    """Combine table uuid and commit id. For lakes without tables, the uuid part is empty."""
+    """Combine table UUID and commit id. For lakes without tables, the UUID part is empty."""
     return pc.binary_join_element_wise(pc.fill_null(rows.column("table_uuid"), ""), rows.column(commit), "\x1f")

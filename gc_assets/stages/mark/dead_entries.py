@@ -59,7 +59,7 @@ _log = logging.getLogger(__name__)
 
 
 def drop_dead_entries(spark: SparkSession, context: RunContext, lake_name: str, cache: Sequence[PastRun], run: TableRun) -> None:
-    """Drop dead containers' entries from compacted segments if there are many of them.
+    """Drop the entries of dead containers from compacted segments if there are many such entries.
 
     On failure, a warning is logged and the entries are kept.
 
@@ -81,10 +81,10 @@ def drop_dead_entries(spark: SparkSession, context: RunContext, lake_name: str, 
 
 
 def refuse_dropped_since(context: RunContext, lake_name: str, cache: Sequence[PastRun], used: Segments) -> None:
-    """Raise `StateError` if another run has dropped entries since this run read the cache.
+    """Raise `StateError` if another run has dropped cached entries since this run read the cache.
 
-    A container that this run decodes may refer to a container whose entries were dropped. This run
-    would record the second container as decoded, so later runs would not decode it again.
+    A container that this run decodes may reference a container whose entries were dropped. This run
+    would record the latter as decoded, so later runs would not decode it again.
 
     Args:
         cache: Segments that are valid for this run.
@@ -106,7 +106,7 @@ def _count_dropped(segments: Segments) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _States:
-    """Data that identifies containers that are not dead.
+    """Container states of two runs. The containers in them are not dead.
 
     Attributes:
         paths: Parts with the containers of the newest run and of an earlier run (`STATES` columns).
@@ -119,7 +119,7 @@ class _States:
 
 
 def _find_states(context: RunContext, lake_name: str) -> _States | None:
-    """Find the states of the newest run and of the newest run at least `KEEP_DAYS` ago.
+    """Find the container states of the newest run, and of the newest run at least `KEEP_DAYS` ago.
 
     Returns None if either run is missing or incomplete.
     """
@@ -201,7 +201,7 @@ class FindDead:
 
     Attributes:
         segments: Parts with the decoded containers of each segment (`CONTAINERS` columns).
-        edges: Parts with the edges of all segments.
+        edges: Parts with the edges between the containers of all segments.
         states: Parts with containers that are not dead (`STATES` columns).
         recent: Parts with recently decoded containers (`CONTAINERS` columns).
     """
@@ -239,7 +239,7 @@ class FindDead:
             yield report_parts(parts, summary={"entries": entries, "containers": len(dead), "segments": numbers})
 
     def _without_named_by_others(self, dead: pa.Array) -> pa.Array:
-        """Remove containers that a kept container references, and repeat until nothing changes."""
+        """Remove containers that a kept container references, until no such container is left."""
         naming = [EDGES_OF_CONTAINERS.empty_table()]
         for rows in decode_each(self.files, self.edges, lambda content: iter((open_part(content).read(EDGES_OF_CONTAINERS.names),))):
             edges = rows.cast(EDGES_OF_CONTAINERS)
@@ -260,7 +260,7 @@ def _is_worth_a_copy(index: pa.Table, known: pa.Array) -> bool:
 
 @dataclass(frozen=True)
 class CopyLive:
-    """Copy numbered parts, leaving out the rows of dead containers.
+    """Copy parts of segments, which are selected by number, without the rows of dead containers.
 
     Attributes:
         directory: Directory of the copies, relative to the state.

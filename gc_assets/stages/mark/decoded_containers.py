@@ -22,12 +22,13 @@ DECODED_COLUMNS: Final = ("container", "container_size_bytes", "entries", "etag"
 
 @dataclass(frozen=True, slots=True)
 class DecodedContainers:
-    """Decoded objects, matched with the containers whose addresses they have.
+    """Decoded objects, matched with the containers that have the same address.
 
     Attributes:
         objects: One row per object (columns container_size_bytes, etag, digest, files).
-        row_of: The row of each object's container.
-        longest: The length of each container's longest object, or -1 if it was never decoded.
+        row_of: The row number of each object's container.
+        longest: The length in bytes of each container's longest object, or -1 if it was never
+            decoded.
     """
 
     objects: pa.Table
@@ -49,13 +50,13 @@ class DecodedContainers:
         return cls(objects, rows, longest)
 
     def find_lengths(self, recorded: pa.ChunkedArray) -> pa.Array:
-        """Return the length of each container's decoded object.
+        """Return the length in bytes of each container's decoded object.
 
         The value is missing if the container was not decoded.
 
         Args:
             recorded: The length that the object of each container must have. If it is missing, the
-                longest object counts.
+                longest object is used.
         """
         expected = pc.fill_null(recorded, -1).to_numpy()
         matches = self.row_of[self.objects.column("container_size_bytes").to_numpy() == expected[self.row_of]]
@@ -71,7 +72,7 @@ class DecodedContainers:
         return pa.array(counts)
 
     def join_identities(self, lengths: pa.Array | pa.ChunkedArray) -> dict[str, pa.ChunkedArray]:
-        """Join the ETags and digests of each container's objects that have the given length."""
+        """Join the ETags and digests of those objects of each container that have the given length."""
         wanted = pc.fill_null(lengths, -1).to_numpy()
         is_wanted = self.objects.column("container_size_bytes").to_numpy() == wanted[self.row_of]
         rows = self.objects.select(["etag", "digest"]).append_column("row", pa.array(self.row_of)).filter(pa.array(is_wanted))

@@ -92,15 +92,15 @@ def content_digest(raw: bytes) -> str:
 
 @dataclass(frozen=True)
 class Decode:
-    """Decode numbered containers and write their entries.
+    """Decode containers, which are selected by number, and write their entries.
 
-    `run_tasks` runs this in the current process or on executors.
+    `run_tasks` calls it in the driver process or on executors.
 
     Attributes:
-        tasks: Parts with the containers, one part per number (`TASKS` columns).
-        failed: Parts with the containers that earlier runs could not read (columns
-            `UNREADABLE_CONTAINERS`). If a decoder exceeded its limits, it is not run again on the
-            same bytes.
+        tasks: Parts that list the containers, one part per number (`TASKS` columns).
+        failed: Parts that list the containers that earlier runs could not read
+            (`UNREADABLE_CONTAINERS` columns). If a decoder exceeded its limits, it is not run again
+            on the same bytes.
     """
 
     lake: Lake
@@ -148,7 +148,7 @@ class Decode:
             return OSError(f"{type(error).__name__}: {error}")
 
     def _read_aborted(self) -> dict[tuple[str, str], str]:
-        """Return earlier errors of decoders that exceeded their limits, by address and digest."""
+        """Return the earlier errors of aborted decoders, keyed by container address and digest."""
         rows = read_parts(self.files, list(self.failed), UNREADABLE_CONTAINERS, ["address", "digest", "error"])
         return {(row["address"], row["digest"]): row["error"] for row in rows.filter(pc.is_valid(rows.column("digest"))).to_pylist()}
 
@@ -217,7 +217,7 @@ class Decode:
 
 
 class _DecodedWriter:
-    """Write one task's output, and collect its digest and counts."""
+    """Write the containers that one task decodes, and collect their digest and counts."""
 
     def __init__(self, files: Files, run: TableRun, resolver: KeyResolver) -> None:
         self._segment = SegmentWriter(files, run)
@@ -226,7 +226,7 @@ class _DecodedWriter:
         self._counts = {"decoded": 0, "entries": 0, "external": 0, "unreadable": 0, "container_bytes": 0}
 
     def add(self, decoded: list[_DecodedContainer], children: pa.RecordBatch) -> None:
-        """Write containers and their entries (columns of `manifest_entries`), in the same order."""
+        """Write containers and their entries (columns of `manifest_entries`)."""
         is_location = pc.is_in(children.column("kind"), pa.array(LOCATION_KINDS))
         entries = children.filter(pc.invert(is_location))
         hashes = self._segment.add_entries(entries)
@@ -281,7 +281,7 @@ class _DecodedWriter:
 
 
 def _find_aborted(reads: list[_Read], aborted: Mapping[tuple[str, str], str]) -> dict[str, str]:
-    """Return the recorded error for each object whose bytes are unchanged, by address."""
+    """Return the recorded decoding errors of objects whose bytes are unchanged, keyed by address."""
     addresses = {address for address, _ in aborted}
     digests = {
         task["address"]: content_digest(result[0])
@@ -298,7 +298,7 @@ def _locations_of(rows: pa.RecordBatch) -> list[str]:
 
 
 def _locate_each(addresses: Sequence[str], resolver: KeyResolver) -> Iterator[tuple[str, str, str]]:
-    """Yield the address, storage and key for each address that belongs to a storage."""
+    """Yield the address, storage and key of each address that is inside a configured storage."""
     for address in addresses:
         if (found := resolver.locate_one(address)) is not None:
             yield address, *found
@@ -328,7 +328,7 @@ def chunk_reads(reads: Iterator[_Read]) -> Iterator[list[_Read]]:
 def _read_ahead(
     pool: ThreadPoolExecutor, read: Callable[[dict[str, Any]], _ReadResult], tasks: list[dict[str, Any]], depth: int
 ) -> Iterator[_Read]:
-    """Yield tasks and their results in order, with at most `depth` reads in flight or in memory."""
+    """Yield tasks with the results of their reads, of which at most `depth` are kept in memory."""
     futures = [pool.submit(read, task) for task in tasks[:depth]]
     for index, task in enumerate(tasks):
         result = futures[index].result()

@@ -75,13 +75,13 @@ def _freeze_deleted(context: RunContext, lake: RepositoryLake, known: Repository
 
 
 def with_known_repository(context: RunContext, lake: Lake, refs: FrozenRefs) -> FrozenRefs:
-    """Add the repository that an earlier run read to the freeze of an unreadable lake."""
+    """Add the repository that an earlier run read to the frozen refs of an unreadable lake."""
     known = find_known_repository(context, lake.name) if as_repository(lake) is not None else None
     return refs if known is None else replace(refs, repository=identify(known), read_at=known.read_at)
 
 
 def summarize_repository(refs: FrozenRefs, frozen_at: datetime) -> RepositorySummary | None:
-    """Return the identity of the repository, and when a run last read it."""
+    """Return the identity of a lake's repository, and when a run last read it."""
     found = refs.repository
     if found is None:
         return None
@@ -97,13 +97,13 @@ def summarize_repository(refs: FrozenRefs, frozen_at: datetime) -> RepositorySum
 
 
 def find_read_repository(summary: LakeRefsSummary) -> RepositorySummary | None:
-    """Return the repository that a freeze read, or None if it was deleted or unreadable."""
+    """Return the repository that a freeze of refs read, or None if it was deleted or unreadable."""
     found = summary.repository
     return found if found is not None and not found.never_read and found.read_at == summary.frozen_at else None
 
 
 def find_known_repository(context: RunContext, lake_name: str) -> RepositorySummary | None:
-    """Return the repository in the newest freeze that identifies it, or None."""
+    """Return a lake's repository from the newest freeze of refs that identifies it, or None."""
     for run in list_freezes(context, lake_name, context.clock.now()):
         summary = context.state.open(run).summary(LakeRefsSummary)
         if summary.repository is not None:
@@ -114,8 +114,8 @@ def find_known_repository(context: RunContext, lake_name: str) -> RepositorySumm
 def _build_unknown(context: RunContext, lake_name: str) -> RepositorySummary | None:
     """Describe a repository that was never read, or return None if a run may have read it.
 
-    Its namespace is the configured location, and its time is that of the first run that did not
-    find it. Records that users made before that run refer to another lake.
+    Its namespace is the configured location, and `read_at` is the time of the first run that did
+    not find it. Records that users made before that run refer to another lake.
     """
     locations = context.config.lake(lake_name).own_locations()
     if len(locations) != 1 or context.resolver().locate_one(locations[0]) is None:
@@ -140,7 +140,7 @@ def is_never_read(table: RememberedTable) -> bool:
 
 
 def is_deleted(context: RunContext, lake_name: str) -> bool:
-    """Check whether the newest freeze found a lake's repository to be deleted."""
+    """Check whether a lake's repository was deleted according to its newest freeze of refs."""
     known = find_known_repository(context, lake_name) if as_repository(context.lake(lake_name)) is not None else None
     return known is not None and known.deleted
 

@@ -1,8 +1,8 @@
-"""Copy entries that an earlier release decoded if this release cannot decode their container.
+"""Copy the entries of containers that an earlier release decoded, but this release cannot.
 
 A new release decodes all containers again. If a container is damaged, it stays undecoded, and its
-table is unreadable. The copied rows then keep files live that the table needs outside its claims.
-Entries are only copied for lakes whose rows do not depend on any setting.
+table is unreadable. The copied entries then keep the files live that the table needs outside its
+claims. Entries are only copied for lakes whose entries do not depend on any setting.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _DEFAULTS: Final = {"is_container": False, "must_exist": False}
 
 
 def find_decoded(files: Files, segments: Segments, addresses: pa.Array) -> pa.Array:
-    """Return the addresses of all containers whose entries are in the segments."""
+    """Select those container addresses whose entries are in the given segments."""
     index = read_parts(files, segments.paths(CONTAINERS_SIDE), CONTAINERS, ["container"]).column("container").combine_chunks()
     return addresses.filter(pc.is_in(addresses, index))
 
@@ -45,11 +45,13 @@ def find_decoded(files: Files, segments: Segments, addresses: pa.Array) -> pa.Ar
 def copy_entries(
     files: Files, segments: Segments, containers: pa.Array, resolver: KeyResolver, storages: Sequence[str], run: TableRun
 ) -> Iterator[pa.RecordBatch]:
-    """Copy the rows of containers to parts of `run` in this process, and yield the task's report.
+    """Copy the cached entries of containers to parts of a run, and yield the task's report.
 
     Args:
-        segments: Segments of an earlier release.
+        segments: Segments of cached entries that an earlier release wrote.
+        containers: Addresses of the containers.
         resolver: Resolves addresses to their current keys.
+        storages: Names of the configured storages.
     """
     rows = _read_rows(files, segments.paths(), MANIFEST_ENTRIES.schema, containers, resolver, storages)
     kinds = pc.if_else(pc.is_in(rows.column("kind"), pa.array(FILE_KINDS)), rows.column("kind"), pa.scalar(Kind.DATA))
@@ -76,7 +78,7 @@ def _read_rows(
 
 
 def _build_index(files: Files, segments: Segments, containers: pa.Array, rows: pa.Table, hashes: pa.Table) -> pa.Table:
-    """Build rows of `CONTAINERS` for the copied containers, with the numbers of copied rows."""
+    """Build rows of `CONTAINERS` for the copied containers, with the counts of copied entries."""
     decoded = read_parts(files, segments.paths(CONTAINERS_SIDE), CONTAINERS)
     last = {row["container"]: row for row in decoded.filter(pc.is_in(decoded.column("container"), containers)).to_pylist()}
     counts = {name: count_by_container(table) for name, table in (("entries", rows), ("files", hashes))}

@@ -55,8 +55,8 @@ class EdgeIndex:
     to have the same kind, storage and key.
 
     Attributes:
-        containers: All containers in edges by number (`CHILDREN` columns). If a container is not a
-            child, only its address is known.
+        containers: All containers that occur in edges, ordered by number (`CHILDREN` columns). If a
+            container is no other's child, only its address is known.
     """
 
     def __init__(self, parts: Iterable[pa.Table], count: int) -> None:
@@ -99,14 +99,14 @@ class EdgeIndex:
         self.containers = pa.table([addresses, *known.columns], CHILDREN)
 
     def with_optional(self, addresses: pa.Array) -> EdgeIndex:
-        """Return a copy in which children with these addresses do not have to exist."""
+        """Return a copy of the index in which the given children do not have to exist."""
         optional = pc.is_in(self.containers.column("address"), addresses).to_numpy()
         changed = copy.copy(self)
         changed._must_exist = self._must_exist & ~optional[self._child_of]
         return changed
 
     def follow(self, parents: Numbers) -> Iterator[Edges]:
-        """Yield the edges of these parents, at most `MAX_STEP_EDGES` and one parent's at a time."""
+        """Yield the edges from the given parents, in steps of about `MAX_STEP_EDGES` edges."""
         counts = np.diff(self._first_run)[parents]
         runs, parent_of = _ranges(self._first_run[parents], counts), np.repeat(parents, counts)
         steps = np.cumsum(self._lengths[runs]) // MAX_STEP_EDGES
@@ -124,7 +124,7 @@ class _Numbering:
         self._count = 0
 
     def add(self, column: pa.ChunkedArray) -> Numbers:
-        """Return a preliminary number for each row. A string has different ones in other columns."""
+        """Return a preliminary number for each row. The same string has another one in each column."""
         encoded = (column if pa.types.is_dictionary(column.type) else column.dictionary_encode()).unify_dictionaries().combine_chunks()
         numbers = encoded.indices.to_numpy() + np.int32(self._count)
         self._dictionaries.append(encoded.dictionary)
@@ -132,7 +132,7 @@ class _Numbering:
         return numbers
 
     def merge(self) -> tuple[pa.Array, Numbers]:
-        """Return the distinct strings in order, and for each preliminary number the final one."""
+        """Return the sorted distinct strings, and the final number for each preliminary number."""
         strings = pa.concat_arrays(self._dictionaries)
         self._dictionaries.clear()
         order = pc.sort_indices(strings)
@@ -153,6 +153,6 @@ def _first_of_each(numbers: Numbers) -> _Positions:
 
 
 def _ranges(starts: _Positions, lengths: _Positions) -> _Positions:
-    """Concatenate the numbers of all ranges."""
+    """Concatenate the numbers of all ranges with these starts and lengths."""
     ends = np.cumsum(lengths)
     return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - lengths), lengths)

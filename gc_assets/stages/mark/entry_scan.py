@@ -1,4 +1,4 @@
-"""Match cached entries with their containers' states, and convert the matches to `live_files`."""
+"""Match cached entries with the states of their containers, and build rows of `live_files`."""
 
 from __future__ import annotations
 
@@ -64,15 +64,17 @@ ROUTED_ROWS: Final = LIVE_FILES.schema.append(pa.field(ROUTE, pa.string()))
 
 @dataclass(frozen=True)
 class EntryScan(ContainerScan):
-    """Scan parts of `manifest_entries` for files of live containers.
+    """Scan parts of `manifest_entries` for the file entries of known containers.
 
     Attributes:
-        keys: If not None, only these keys are selected (addresses of external files).
-        containers: If not None, only entries of these sorted containers are needed.
+        keys: If not None, only files with these keys are selected. For files outside all storages,
+            these are addresses.
+        containers: Sorted addresses of containers. If not None, row groups without entries of these
+            containers are skipped.
         external: If True, only files outside all storages are selected.
-        bucket: If not None, a bucket number and the total number of buckets. Only keys that hash to
-            this bucket are selected.
-        hashes: If not None, only keys with these sorted hashes are selected.
+        bucket: If not None, the number of a bucket and the total number of buckets. Only files
+            whose keys hash to this bucket are selected.
+        hashes: Sorted key hashes. If not None, only files with one of these hashes are selected.
     """
 
     SCHEMA: ClassVar[pa.Schema] = KEYED
@@ -153,7 +155,10 @@ class EntryScan(ContainerScan):
 
 @dataclass(frozen=True)
 class ToRows:
-    """Convert grouped rows (schema `KEYED`) to rows of `live_files`, and add their route."""
+    """Convert matched files (schema `KEYED`) to rows of `live_files`.
+
+    The column `_route` contains the side table to which a row is written.
+    """
 
     files: Files
     states: tuple[str, ...]
@@ -181,7 +186,7 @@ class ToRows:
 
 
 def group_rows(matched: pa.Table) -> pa.Table:
-    """Group rows by file, and sort them so that equal live sets have the same row order."""
+    """Group matched rows by file, and sort the files so that equal live sets have equal rows."""
     grouped = aggregate_rows(matched, ["storage", "key"], _AGGREGATES).sort_by([("storage", "ascending"), ("key", "ascending")])
     return grouped.select(KEYED.names).cast(KEYED).combine_chunks()
 
@@ -195,6 +200,6 @@ def group_frame(matched: DataFrame) -> DataFrame:
 
 
 def with_columns(rows: pa.Table, columns: dict[str, pa.Array | pa.ChunkedArray]) -> pa.Table:
-    """Replace or append columns."""
+    """Replace columns of a table, or append new ones."""
     existing = {name: rows.column(name) for name in rows.column_names}
     return pa.table(existing | columns)

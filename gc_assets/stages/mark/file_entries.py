@@ -1,7 +1,7 @@
-"""Select entries that refer to files, and hash their keys.
+"""Select the entries of containers that refer to files, and hash their keys.
 
-Containers are entries too, but the walk follows them along their edges. Entries marked as deleted
-are skipped, because the manifest does not need their files.
+Child containers are entries too, but the walk follows them along their edges. Entries marked as
+deleted are skipped, because the manifest does not need their files.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ def is_file_entry(entries: pa.RecordBatch | pa.Table) -> pa.Array | pa.ChunkedAr
     """Return a mask of entries whose files are live if their container is live.
 
     Args:
-        entries: Columns `is_container` and `entry_status` of `manifest_entries`.
+        entries: The columns `is_container` and `entry_status` of `manifest_entries`.
     """
     is_deleted = pc.fill_null(pc.equal(entries.column("entry_status"), _DELETED), fill_value=False)
     return pc.invert(pc.or_(entries.column("is_container"), is_deleted))
 
 
 def possible_lengths(lengths: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Clear lengths (in bytes) that no object can have, because their sums would overflow."""
+    """Remove lengths (in bytes) that no object can have, because their sums would overflow."""
     is_possible = pc.and_(pc.greater_equal(lengths, 0), pc.less_equal(lengths, MAX_LENGTH))
     return pc.if_else(is_possible, lengths, pa.scalar(None, pa.int64()))
 
 
 def loose_form(keys: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Normalize keys so that different spellings of a name become equal.
+    """Normalize keys so that different encodings of the same file name become equal.
 
     The result is in lower case, because disks may ignore case. It is used to find all keys that may
     refer to the same file. `exact_comparison` then decides whether they do.
@@ -50,7 +50,7 @@ def loose_form(keys: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def build_hashes(entries: pa.RecordBatch) -> pa.RecordBatch:
-    """Hash the keys of file entries, in the order of the entries.
+    """Hash the keys of file entries.
 
     Args:
         entries: Columns of `manifest_entries`.

@@ -62,11 +62,12 @@ class FormerMetadata:
     """A lake's former metadata, and the state that the next run needs to find more of it.
 
     Attributes:
-        pointers: Metadata files by table name that the next run needs, both former ones and those
-            to compare with. Empty if they equal the pointers in the freeze.
-        roots: The content roots of former metadata, and of missing or unreadable tables (columns
-            `FORMER_ROOTS`).
-        notes: Messages about the files that are kept, or why they are unknown.
+        pointers: Pointers (a catalog's metadata file for a table) that the next run needs: those to
+            former metadata, and those to compare with its own. Empty if they equal those in the
+            freeze of refs.
+        roots: The content roots of former metadata, and of missing or unreadable tables
+            (`FORMER_ROOTS` columns).
+        notes: Messages about files that are kept, or why such files are unknown.
     """
 
     pointers: Sequence[Pointer] = ()
@@ -74,14 +75,14 @@ class FormerMetadata:
     notes: tuple[str, ...] = ()
 
     def build_sides(self) -> dict[str, pa.Table]:
-        """Return the side tables of `live_files`."""
+        """Return the former metadata as side tables of `live_files`, keyed by side table name."""
         rows = [{**asdict(item), "heads": sorted(item.heads)} for item in self.pointers]
         sides = {POINTERS_SIDE: pa.Table.from_pylist(rows, POINTERS), FORMER_ROOTS_SIDE: self.roots}
         return {side: rows for side, rows in sides.items() if rows.num_rows}
 
 
 def read_live_roots(files: Files, paths: Sequence[str]) -> pa.Table:
-    """Read the former content roots that are live. Their objects may be absent.
+    """Read the content roots of former metadata that are live. Their objects may be missing.
 
     Returns:
         Rows with the `ROOTS` columns.
@@ -91,12 +92,12 @@ def read_live_roots(files: Files, paths: Sequence[str]) -> pa.Table:
 
 
 def read_last_live_roots(context: RunContext, lake_name: str, frozen_at: datetime) -> pa.Table:
-    """Return the live roots of former metadata that the last run before a freeze recorded.
+    """Return the live content roots of former metadata that the last run before a freeze recorded.
 
-    This run may find more of them, but the last run has already decoded their containers.
+    This run may find more such roots, but the last run has already decoded the containers of those.
 
     Returns:
-        Rows with the `ROOTS` columns and newly resolved keys.
+        Rows with the `ROOTS` columns. Their keys are resolved again.
     """
     last = find_last_run(context, lake_name, frozen_at)
     paths = [] if last is None else last[0].paths(FORMER_ROOTS_SIDE)
@@ -104,13 +105,16 @@ def read_last_live_roots(context: RunContext, lake_name: str, frozen_at: datetim
 
 
 def read_published_pointers(context: RunContext, live: PublishedTable) -> list[Pointer]:
-    """Return the pointers that a run published with its `live_files`."""
+    """Return the metadata pointers that a run published with its `live_files`."""
     rows = read_parts(context.state.files, live.paths(POINTERS_SIDE), POINTERS).to_pylist()
     return [Pointer(**{name: row[name] for name in POINTERS.names if name != "heads"}, heads=frozenset(row["heads"])) for row in rows]
 
 
 def is_due(item: Pointer, now: datetime, after: timedelta | None) -> bool:
-    """Check if the waiting time of a former pointer has ended. `after` is None if it never ends."""
+    """Check whether the files of a former pointer no longer have to be kept.
+
+    `after` is None if they are kept permanently.
+    """
     return after is not None and item.former_since is not None and now - item.former_since >= after
 
 
@@ -124,11 +128,11 @@ def describe_wait(item: Pointer, after: timedelta | None) -> str:
 def find_former_metadata(
     context: RunContext, lake_name: str, inputs: Mapping[str, PublishedTable], unread: Collection[str]
 ) -> FormerMetadata:
-    """Find former metadata by comparing this run's pointers with the last run's.
+    """Find former metadata by comparing the metadata pointers of two runs.
 
     Args:
         inputs: Result of `find_root_inputs`.
-        unread: Uuids of the tables that this run cannot read, or `WHOLE_LAKE`.
+        unread: UUIDs of the tables that this run cannot read, or `WHOLE_LAKE`.
     """
     lake, refs = as_pointer_lake(context.lake(lake_name)), inputs[LAKE_REFS.name]
     if lake is None:
@@ -158,7 +162,7 @@ def find_former_metadata(
 
 @dataclass(frozen=True, slots=True)
 class _KnownPointers:
-    """Pointers published by earlier runs.
+    """Metadata pointers that earlier runs published.
 
     Attributes:
         compared: Pointers of tables that this run can read.
@@ -191,7 +195,7 @@ class _KnownPointers:
 
 
 def _read_pointers(context: RunContext, refs: PublishedTable) -> list[Pointer]:
-    """Return the pointers recorded by a freeze."""
+    """Return the metadata pointers that a freeze of refs recorded."""
     heads = defaultdict[tuple[str, str], set[str]](set)
     for row in read_rows(context.state, LAKE_REFS, refs, columns=["table_uuid", "table_name", "head_commit_id"]).to_pylist():
         heads[row["table_uuid"], row["table_name"]].update([row["head_commit_id"]] if row["head_commit_id"] is not None else [])
@@ -210,15 +214,15 @@ def _has_same_catalog(before: PublishedTable, now: PublishedTable) -> bool:
 
 
 def _read_last_pointers(context: RunContext, live: PublishedTable, refs: PublishedTable) -> list[Pointer]:
-    """Return the last run's pointers. If it did not publish any, its freeze contains them."""
+    """Return the last run's metadata pointers. If it did not publish any, its freeze contains them."""
     return read_published_pointers(context, live) or _read_pointers(context, refs)
 
 
 def _find_former(context: RunContext, lake: PointerLake, refs: PublishedTable, tables: Mapping[str, Succession]) -> list[Pointer]:
-    """Return earlier pointers whose history is not continued by any current pointer.
+    """Return the earlier pointers whose table history no current pointer continues.
 
-    If a table has a single name, its metadata is only read when the freeze did not find its earlier
-    pointer in the metadata log.
+    If a table has a single name, its metadata is only read if the metadata log in the freeze does
+    not contain the earlier pointer.
     """
     moved = {uuid: found for uuid, table in tables.items() if (found := table.find_moved())}
     if not moved:
@@ -236,7 +240,7 @@ def _find_former(context: RunContext, lake: PointerLake, refs: PublishedTable, t
 def _collect_roots(
     context: RunContext, lake_name: str, last: tuple[PublishedTable, PublishedTable], kept: Sequence[Pointer], waiting: Sequence[Pointer]
 ) -> tuple[pa.Table, list[str]]:
-    """Collect the content roots that belong to pointers.
+    """Collect the content roots that tables needed with former or last known metadata.
 
     Args:
         last: Result of `find_last_run`.
@@ -244,7 +248,7 @@ def _collect_roots(
         waiting: Pointers of missing or unreadable tables, whose roots do not become live here.
 
     Returns:
-        The roots (`FORMER_ROOTS` columns), and notes on why some of them are unknown.
+        The content roots (`FORMER_ROOTS` columns), and notes on why some of them are unknown.
     """
     known = read_parts(context.state.files, last[0].paths(FORMER_ROOTS_SIDE), FORMER_ROOTS)
     recorded = set(known.column("metadata").unique().to_pylist())
@@ -267,7 +271,7 @@ def _collect_roots(
 
 
 def _select_roots(roots: pa.Table, pointers: Sequence[Pointer]) -> pa.Table:
-    """Return the roots of the tables' commits, and the current-state files next to their metadata.
+    """Return the roots of some tables' commits, and the current-state files next to their metadata.
 
     The rows have the `FORMER_ROOTS` columns and are not live yet.
     """

@@ -1,4 +1,4 @@
-"""Match the hashes in the entry cache with the states of their containers."""
+"""Match the key hashes of cached file entries with the states of their containers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MATCHED: Final = pa.schema(
 
 @dataclass(frozen=True)
 class HashScan(ContainerScan):
-    """Scan parts of the side table `HASHES` for rows of needed containers."""
+    """Scan parts of the side table `HASHES` for the key hashes of known containers."""
 
     SCHEMA: ClassVar[pa.Schema] = MATCHED
 
@@ -101,13 +101,14 @@ _NO_MATCH: Final = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field
 
 @dataclass(frozen=True)
 class SelectLive:
-    """Select one storage's live rows.
+    """Select the matched rows of live files in one storage.
 
     The output has the columns key_hash and loose_hash.
 
     Attributes:
+        position: Position of the storage.
         first_released: The smallest `strongest` value that is not live.
-        released: Sorted hashes of files released by lifecycle rules.
+        released: Sorted key hashes of the files that lifecycle rules release.
     """
 
     position: int
@@ -130,9 +131,9 @@ WITNESS_NUMBERS: Final = pa.schema([("witness", pa.int64())])
 
 @dataclass(frozen=True)
 class WitnessesOf:
-    """Find the distinct containers or commits that reference keys with these sorted hashes.
+    """Find the containers or commits that reference files with the given sorted key hashes.
 
-    The input has the `MATCHED` columns.
+    The input has the `MATCHED` columns. The output contains the distinct numbers of the witnesses.
     """
 
     hashes: NDArray[np.int64]
@@ -150,14 +151,14 @@ RESPELLED: Final = pa.schema([("key_hash", pa.int64())])
 
 @dataclass(frozen=True)
 class FindRespelled:
-    """Find entries whose keys differ from the given ones only in spelling, and yield their hashes.
+    """Yield the hashes of entries' keys that differ from given keys only in their encoding.
 
     The input has the `MATCHED` columns.
 
     Attributes:
         position: Position of the keys' storage.
         key_hash: Hashes of the given keys.
-        loose_hash: Hashes of their spelling-insensitive forms, in the same order.
+        loose_hash: Hashes of the given keys after `loose_form`, in the same order.
     """
 
     position: int
@@ -211,7 +212,7 @@ ENTRY_COUNTS: Final = pa.schema([("witness", pa.int64()), ("entries", pa.int64()
 
 @dataclass(frozen=True)
 class CountEntries:
-    """Count the entries of each container, by witness number.
+    """Count the file entries of each container, keyed by the container's witness number.
 
     The input has the `MATCHED` columns.
     """

@@ -36,15 +36,16 @@ def publish_history(
     kept: timedelta,
     earlier: HistoryPublicationSummary | None,
 ) -> HistoryPublicationSummary | None:
-    """Write the history to the lake's configured table, if any, for other engines to read.
+    """Write the snapshot history to the lake's configured table, so that other engines can read it.
 
     Args:
-        paths: Parts of `snapshot_history`, relative to the state.
+        paths: Parts of `snapshot_history`, relative to the state root.
         sources: The lake's tables, as read with the refs.
         kept: How long records of expired snapshots are kept.
+        earlier: Summary of the last run's publication, or None.
 
     Returns:
-        The result, or None if the lake does not publish its history.
+        A summary of what was written, or None if the lake does not publish its history.
     """
     lake = as_history_publisher(context.lake(lake_name))
     if lake is None:

@@ -70,12 +70,14 @@ class BranchLog:
 
 @dataclass(frozen=True, slots=True)
 class IdleBranchSearch:
-    """Branches that match a rule, and how long earlier runs saw them unchanged. Picklable.
+    """Branches that match a rule for idle branches, and since when runs saw them unchanged.
+
+    It can be pickled.
 
     Attributes:
         rules: The rules in order of priority.
         branches: Matching branches that are not protected.
-        unchanged_since: Since when runs have observed a branch's current head.
+        unchanged_since: For each branch, the time of the first run that saw its current head.
         as_of: Reference time for the ages of branches.
     """
 
@@ -88,8 +90,9 @@ class IdleBranchSearch:
         """Plan the deletion of idle branches.
 
         Args:
-            expiry: The plan's other edits. Branches that they already delete are skipped.
-            log: Earlier deletions. If a branch exists again, it was created after its deletion.
+            commits: The lake's commit graph (columns of `commit_graph`).
+            expiry: Other planned history edits. Branches that they delete are skipped.
+            log: Earlier deletions. A branch that exists again was created after its deletion.
 
         Returns:
             The planned deletions (columns of `expiry_plan`).
@@ -110,7 +113,7 @@ class IdleBranchSearch:
 
 
 def search_idle_branches(context: RunContext, lake_name: str, refs: FrozenRefs, frozen_at: datetime, as_of: datetime) -> IdleBranchSearch:
-    """Find the branches that match a rule, and how long earlier runs saw them unchanged.
+    """Find the branches that match a rule for idle branches, and since when they are unchanged.
 
     If a table is registered several times, its branches are skipped, because each name may have
     different branches.
@@ -131,8 +134,9 @@ def search_idle_branches(context: RunContext, lake_name: str, refs: FrozenRefs, 
 def date_sighting(context: RunContext, lake_name: str, frozen_at: datetime) -> datetime | None:
     """Return when a run read a lake's branches, or None if the lake has no rule for idle branches.
 
-    This is the latest time that the host's clock or a store shows. With only a host clock that is
-    days behind, a branch would seem unchanged for days. Stores that do not respond are ignored.
+    This is the latest time that this machine's clock or a store's clock shows. If only this
+    machine's clock counted, and it were days behind, a branch would seem unchanged for days. Stores
+    that do not respond are ignored.
     """
     if not context.config.lake(lake_name).idle_rules:
         return None
@@ -167,13 +171,13 @@ def find_deleted_branches(log: BranchLog, since: datetime, refs: FrozenRefs, com
 def keep_deleted(
     lake: Lake, refs: FrozenRefs, deleted: Sequence[Ref], commits: pa.Table, retain: Callable[[FrozenRefs], Retention]
 ) -> Retention:
-    """Apply the policy, but keep commits as if recently deleted branches still existed.
+    """Apply the retention policy, but keep commits as if recently deleted branches still existed.
 
     The run that deletes a branch must not turn its files into garbage, because the deletion can
     still be undone.
 
     Raises:
-        LakeUnreadable: If the history of such a branch is damaged and the lake has no tables. In
+        LakeUnreadable: If the history of a deleted branch is damaged and the lake has no tables. In
             other lakes, the branch's table keeps all its commits instead.
     """
     found = retain(refs)
@@ -201,7 +205,7 @@ def keep_deleted(
 
 
 def _keep(found: Retention, is_kept: pa.ChunkedArray, reason: str) -> Retention:
-    """Retain further commits, and drop the planned removals of these commits."""
+    """Retain further commits, and cancel their planned removals."""
     is_new = pc.and_(is_kept, pc.not_equal(found.reachable.column("state"), RETAINED))
     values = {"state": RETAINED, "reason": reason}
     columns = {name: pc.if_else(is_new, pa.scalar(value, pa.string()), found.reachable.column(name)) for name, value in values.items()}
@@ -216,7 +220,7 @@ def _keep(found: Retention, is_kept: pa.ChunkedArray, reason: str) -> Retention:
 
 
 def _select_common_edits(edits: pa.Table, others: pa.Table) -> pa.Table:
-    """Return edits that `others` contains too. Branch names do not matter for edits of parents."""
+    """Return the edits that `others` contains too. For edits of parents, branch names are ignored."""
 
     def keys(rows: pa.Table) -> list[tuple[Any, ...]]:
         columns = ["action", "table_uuid", "snapshot_id", "old_parent_id", "new_parent_id", "ref_name"]
@@ -230,7 +234,7 @@ def _select_common_edits(edits: pa.Table, others: pa.Table) -> pa.Table:
 
 
 def _find_ancestors(heads: Sequence[str], commits: pa.Table, edits: pa.Table) -> set[str]:
-    """Return the complete histories of these heads, as they will be after the edits."""
+    """Return the commits that branch heads will reach after the planned edits."""
     parents = {row["commit_id"]: next(iter(row["parents"] or ()), None) for row in commits.select(["commit_id", "parents"]).to_pylist()}
     parents |= {row["snapshot_id"]: row["new_parent_id"] for row in edits.to_pylist() if row["action"] == EDIT_PARENT}
     found: set[str] = set()
@@ -248,9 +252,9 @@ def _is_candidate(ref: Ref, rules: Sequence[IdleRule]) -> bool:
 
 
 def _sightings(context: RunContext, lake_name: str, before: datetime, keys: Collection[BranchKey]) -> Iterator[Sighting]:
-    """Yield the branch heads that earlier freezes recorded, newest first.
+    """Yield the branch heads that earlier freezes of refs recorded, newest first.
 
-    The current run date is represented by all its freezes, and other dates by their newest freeze.
+    All freezes of the current run date are used, but only the newest freeze of each other date.
     Only branches in `keys` are included.
     """
     tables = pa.array(list({uuid for uuid, _ in keys}), pa.string())
@@ -273,7 +277,7 @@ def _sightings(context: RunContext, lake_name: str, before: datetime, keys: Coll
 
 
 def _find_times(commits: pa.Table, branches: Sequence[Ref]) -> dict[tuple[str | None, str | None], datetime]:
-    """Return the commit times of the branch heads."""
+    """Return the commit times of branch heads, keyed by table UUID and commit id."""
     if not branches:
         return {}
     heads = pa.array(sorted({str(ref.head_commit_id) for ref in branches}), pa.string())

@@ -1,4 +1,4 @@
-"""Group the hashes of entries by file in this process."""
+"""Group the key hashes of file entries by file, in the current process."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _NO_SIZE: Final = -1
 
 
 def group_hashes(batches: Iterator[pa.RecordBatch], expected: int) -> Iterator[pa.Table]:
-    """Group matched rows by storage and key.
+    """Group matched rows (schema `MATCHED`) by storage and key hash.
 
-    Memory use is proportional to the number of distinct keys, because rows are merged as soon as
-    new rows outnumber the merged ones.
+    Memory use is proportional to the number of distinct hashes, because new rows are merged as soon
+    as they outnumber the merged rows.
 
     Args:
         batches: Rows with the `MATCHED` columns.
@@ -58,7 +58,7 @@ def group_hashes(batches: Iterator[pa.RecordBatch], expected: int) -> Iterator[p
 
 @dataclass(slots=True)
 class _Bucket:
-    """A subset of the files. New rows are merged as soon as they outnumber the merged ones."""
+    """The rows of a subset of all files. New rows are merged when they outnumber merged rows."""
 
     grouped: pa.Table = field(default_factory=GROUPED.empty_table)
     added: list[pa.Table] = field(default_factory=list[pa.Table])
@@ -81,7 +81,7 @@ class _Bucket:
 
 
 def _group(rows: pa.Table) -> pa.Table:
-    """Merge rows of the same file. Sorting hashes is three times as fast as Arrow's hash table."""
+    """Merge the rows of each file. Sorting their hashes is three times as fast as Arrow's grouping."""
     found = [GROUPED.empty_table()]
     for storage in rows.column("storage").unique():
         mine = rows.filter(pc.equal(rows.column("storage"), storage))

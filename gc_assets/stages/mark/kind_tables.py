@@ -1,4 +1,4 @@
-"""Compute tables specific to one lake kind."""
+"""Compute the tables that only one kind of lake has."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def needs_spark(kind_table: KindTable) -> bool:
 
 
 def make_kind_table(spark: SparkSession | None, context: RunContext, lake_name: str, kind_table: KindTable) -> PublishedTable:
-    """Publish a kind table for a run date. `spark` may be None if `needs_spark` returns False."""
+    """Publish a table of a single kind. `spark` may be None if `needs_spark` returns False."""
     name = kind_table.table.name
     if name in SPARK_STAGES:
         if spark is None:
-            raise TypeError(f"{name} needs a Spark session")
+            raise TypeError(f"Cannot compute {name}: its stage needs a Spark session")
         return SPARK_STAGES[name](spark, context, lake_name)
     return (
         STAGES[name](context, lake_name)
@@ -43,7 +43,7 @@ def make_kind_table(spark: SparkSession | None, context: RunContext, lake_name: 
 
 
 def _publish_rows(context: RunContext, lake_name: str, kind_table: KindTable) -> PublishedTable:
-    """Publish the rows returned by the kind's function for the lake's tables."""
+    """Publish the rows that the kind's own function computes from the tables listed in `after`."""
     if kind_table.rows is None:
         raise TypeError(f"no stage computes {kind_table.table.name}: give its KindTable `rows`, or add a stage in {__name__}")
     state = context.state

@@ -1,4 +1,7 @@
-"""Record a lake's refs, claims, pinned files, policy and time before a run reads anything else."""
+"""Record a lake's refs, claims, policy and time before a run reads anything else (the freeze).
+
+Files that the lake's current state needs are recorded as pinned files.
+"""
 
 from __future__ import annotations
 
@@ -70,11 +73,11 @@ _RESOLVED_SIDES: Final = (CLAIMS_SIDE, UNCOMMITTED_SIDE, PINNED_SIDE)
 
 @log_progress(LAKE_REFS)
 def lake_refs(context: RunContext, lake_name: str) -> PublishedTable:
-    """Publish the refs that a run date reads (the freeze), or return the existing freeze.
+    """Publish the refs that all steps of a run date use (the freeze), or return an existing freeze.
 
     A freeze is never overwritten. In the following cases, a new one is published next to it:
 
-    - the run is a rehearsal and the freeze is not, or vice versa;
+    - the run is a rehearsal (its clock is set) and the freeze is not, or vice versa;
     - the run is a verification mark;
     - the run date is today, and the last run of that date could not read a table, or the lake's
       catalog has changed since then;
@@ -169,7 +172,7 @@ def locate_server(context: RunContext, lake_name: str) -> str:
 
 
 def _freeze(context: RunContext, lake: Lake, resolver: KeyResolver, frozen_at: datetime) -> tuple[FrozenRefs, dict[str, pa.Table]]:
-    """Freeze a lake, including the tables that its catalog hides, and resolve its addresses.
+    """Read a lake's refs, including tables that its catalog hides, and resolve their addresses.
 
     For some kinds, an error makes the whole lake unreadable instead of stopping the run.
     """
@@ -192,7 +195,7 @@ def _freeze(context: RunContext, lake: Lake, resolver: KeyResolver, frozen_at: d
 
 
 def _freeze_by_name(context: RunContext, lake: Lake, as_of: datetime) -> FrozenRefs:
-    """Freeze a lake, and add its name to unexpected errors, for example from a server's library."""
+    """Read a lake's refs, and add its name to unexpected errors, for example from a client library."""
     try:
         return freeze_lake(context, lake, as_of)
     except (GcError, ImportError):
@@ -263,7 +266,7 @@ def _resolve_again(
     prefixes: NamedPrefixes | None,
     resolve: Callable[[pa.Table, KeyResolver], pa.Table] = resolve_rows,
 ) -> PublishedTable:
-    """Publish a freeze again with newly resolved keys and these prefixes."""
+    """Publish a freeze again with newly resolved keys and other named prefixes."""
     state, resolver = context.state, context.resolver()
     run = start_run(context, context.group(lake_name), LAKE_REFS)
     log_activity("resolving the addresses of the recorded refs again")
@@ -281,13 +284,13 @@ def _resolve_again(
 
 
 def freeze_without(context: RunContext, lake_name: str, frozen: PublishedTable, reasons: Mapping[int, str]) -> PublishedTable:
-    """Publish a freeze again, with the tables of some sources marked as unreadable.
+    """Publish a freeze of refs again, with the tables of some sources marked as unreadable.
 
-    The claims of these tables become shields, under which files are kept. Their pinned files stay
-    live, but their metadata may be absent.
+    The claims of these tables become prefixes in which all files are kept. The tables' pinned files
+    stay live, but their metadata may be missing.
 
     Args:
-        reasons: Why a source cannot be read, by row number.
+        reasons: Why a source cannot be read, keyed by its row number.
     """
     state, resolver = context.state, context.resolver()
     run = start_run(context, context.group(lake_name), LAKE_REFS)
@@ -329,8 +332,9 @@ def _without_sources(refs: FrozenRefs, reasons: Mapping[int, str]) -> FrozenRefs
 
 
 def _claims_without(refs: FrozenRefs, readable: Collection[str | None], lost: Collection[CommitSource]) -> Iterator[Claim]:
-    """Yield the claims of readable tables and of the lake, then the locations of lost tables as
-    prefixes in which no file is collected.
+    """Yield the claims of readable tables and of the lake, and then shields for lost tables.
+
+    A shield is a prefix in which no file is collected.
     """
     yield from (claim for claim in refs.claims if claim.table_uuid is None or claim.table_uuid in readable)
     locations = {(source.table_name, find_table_location(source.address)) for source in lost}
@@ -370,13 +374,13 @@ def read_frozen_refs(context: RunContext, lake_name: str, published: PublishedTa
 
 
 def frozen_prefixes(published: PublishedTable) -> NamedPrefixes | None:
-    """Return the recorded prefixes that containers refer to by name, or None without any."""
+    """Return the prefixes in a freeze that containers refer to by name, or None if it has none."""
     summary = published.summary(LakeRefsSummary)
     return None if summary.named_prefixes is None else NamedPrefixes(summary.named_prefixes, summary.named_prefixes_error)
 
 
 def read_side_rows(context: RunContext, published: PublishedTable, side: str, schema: pa.Schema) -> list[dict[str, Any]]:
-    """Read a side table into memory as dictionaries."""
+    """Read a side table of a published table into memory, as dictionaries."""
     return read_parts(context.state.files, published.paths(side), schema).to_pylist(maps_as_pydicts="strict")
 
 

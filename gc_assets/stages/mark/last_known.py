@@ -1,9 +1,10 @@
 """Find the last known state of a lake, for tables that the current run cannot read.
 
 The published tables of an earlier run show which files each table needs, so nothing else has to be
-stored while a table is readable. For unreadable tables, every `live_files` publishes their earlier
-content roots again, together with the part that is readable now. Because these roots only
-accumulate, a single earlier run is always sufficient (docs/adr/0009-unreadable-tables.md).
+stored while a table is readable. For each unreadable table, every run publishes the table's earlier
+content roots again with `live_files`, together with those that are readable now. Because these
+roots only accumulate, a single earlier run is always sufficient
+(docs/adr/0009-unreadable-tables.md).
 """
 
 from __future__ import annotations
@@ -40,19 +41,21 @@ WHOLE_LAKE: Final = ""
 
 @dataclass(frozen=True)
 class LastKnown:
-    """A lake's content roots (files of commits) and claims in an earlier run. Picklable.
+    """A lake's content roots (files that commits reference) and claims in an earlier run.
+
+    The object can be pickled and sent to Spark executors.
 
     Attributes:
-        unreadable_roots: Parts with content roots of unreadable tables (columns
-            `UNREADABLE_ROOTS`).
+        unreadable_roots: Parts with content roots of unreadable tables (`UNREADABLE_ROOTS`
+            columns).
         claims: Parts with the lake's claims (`CLAIMS` columns).
-        uuids: Uuids of all tables that any run found, by table name. For a server's contents, these
-            are the ids that the earlier run read.
-        never_read: Uuids of tables that no run has read completely. They may include `WHOLE_LAKE`.
+        uuids: UUIDs of all tables that any run found, keyed by table name. For a server's contents,
+            these are the ids that the earlier run read.
+        never_read: UUIDs of tables that no run has read completely. They may include `WHOLE_LAKE`.
         unreadable: Tables that the earlier run could not read.
-        addresses: Metadata addresses of tables that the earlier run could read, by uuid.
+        addresses: Metadata addresses of tables that the earlier run could read, keyed by UUID.
         resolver: This run's resolver, because storages and symbolic links may have changed since
-            then.
+            the earlier run.
     """
 
     files: Files
@@ -71,14 +74,15 @@ class LastKnown:
         return key not in self.never_read and (key == WHOLE_LAKE or any(key in uuids for uuids in self.uuids.values()))
 
     def find_renamed(self, unread: Sequence[UnreadTable], found: Collection[str]) -> dict[str, UnreadTable]:
-        """Return missing tables that may have been renamed to an unreadable table, by uuid.
+        """Return the unreadable tables to which missing tables may have been renamed.
 
         A renamed table keeps its location. If either location is unknown, any table may match. If
-        several unreadable tables match, the first one is returned.
+        several unreadable tables match, the first one is returned. The result is keyed by the UUID
+        of the missing table.
 
         Args:
             unread: The unreadable tables of this run.
-            found: Uuids of the tables that this run found under any name.
+            found: UUIDs of the tables that this run found under any name.
         """
         missing = sorted({uuid for uuids in self.uuids.values() for uuid in uuids} - set(found))
         if not missing or not unread:
@@ -99,10 +103,13 @@ class LastKnown:
         return self.resolver.locate_one(location) or location
 
     def roots_of(self, keys: Collection[str]) -> pa.Table:
-        """Return the content roots that these tables need.
+        """Return the content roots that the given tables needed in the earlier run.
 
         All files that belonged to the lake's current state at that time are included. For a
-        server's contents, the roots of contents that were unreadable before are included too.
+        server's contents, the roots of all contents that were already unreadable are included too.
+
+        Args:
+            keys: UUIDs of the tables, ids of the contents, or `WHOLE_LAKE`.
 
         Returns:
             Rows with the `UNREADABLE_ROOTS` columns.
@@ -131,15 +138,16 @@ class LastKnown:
         )
 
     def read_claims(self) -> pa.Table:
-        """Read the earlier claims, each with its earlier and its current key."""
+        """Read the claims of the earlier run, with their earlier and their current keys."""
         earlier = read_parts(self.files, list(self.claims), CLAIMS)
         return pa.concat_tables([earlier, resolve_or_keep(earlier, self.resolver)])
 
 
 def build_shields(claims: pa.Table, keys: Collection[str]) -> pa.Table:
-    """Turn the claims of these tables into shields: prefixes under which no file is ever collected.
+    """Turn the claims of tables into shields: prefixes under which no file is ever collected.
 
-    `WHOLE_LAKE` selects all claims. Claims and shields have the `CLAIMS` columns.
+    `keys` contains the UUIDs of the tables, or `WHOLE_LAKE` for all claims. Claims and shields have
+    the `CLAIMS` columns.
     """
     if WHOLE_LAKE not in keys:
         claims = claims.filter(pc.is_in(claims.column("table_uuid"), pa.array(sorted(keys), pa.string())))
@@ -147,9 +155,16 @@ def build_shields(claims: pa.Table, keys: Collection[str]) -> pa.Table:
 
 
 def shield_directories(containers: pa.Table, named: pa.Table) -> pa.Table:
-    """Protect the locations around containers, and the locations that these containers contain.
+    """Build shields for the table locations around containers, and for locations in containers.
 
-    The result has the `CLAIMS` columns, and `named` has the `UNREAD_LOCATIONS` columns.
+    A shield is a prefix under which no file is collected.
+
+    Args:
+        containers: The containers (`ROOTS` columns).
+        named: The locations that unreadable containers contain (`UNREAD_LOCATIONS` columns).
+
+    Returns:
+        Rows with the `CLAIMS` columns.
     """
     rows = [row for row in containers.select(["address", "storage", "key"]).to_pylist() if row["storage"] is not None]
     others = named.filter(pc.is_in(named.column("container"), containers.column("address").combine_chunks())).to_pylist()
@@ -180,7 +195,7 @@ def unreadable_root_rows(roots: pa.Table, *, in_full: bool) -> pa.Table:
 def as_optional_live(roots: pa.Table) -> pa.Table:
     """Mark content roots as live, but do not require that they exist.
 
-    A missing root may be the reason why its table is unreadable.
+    They may be missing, which may even be the reason why their table is unreadable.
     """
     columns = {"rank": pa.array(np.full(roots.num_rows, REACHED, np.int8)), "must_exist": pa.array(np.zeros(roots.num_rows, bool))}
     return replace_columns(roots, columns)
@@ -193,7 +208,7 @@ def find_last_known(context: RunContext, lake_name: str, frozen_at: datetime) ->
 
 
 def find_last_run(context: RunContext, lake_name: str, frozen_at: datetime) -> tuple[PublishedTable, PublishedTable] | None:
-    """Return `live_files` and `lake_refs` of the newest run that read its refs by a time."""
+    """Return `live_files` and `lake_refs` of the newest run with refs read at or before a time."""
     state = context.state
     live = {run.run_id: run for run in state.history(lake_name, LIVE_FILES.name)}
     for refs in list_freezes(context, lake_name, frozen_at):
@@ -205,7 +220,7 @@ def find_last_run(context: RunContext, lake_name: str, frozen_at: datetime) -> t
 
 
 def list_freezes(context: RunContext, lake_name: str, frozen_at: datetime) -> list[PastRun]:
-    """Return the freezes of a lake that were made at or before a time, newest first.
+    """Return the runs that read (froze) a lake's refs at or before a time, newest first.
 
     A rehearsal may use real runs, but a real run never uses a rehearsal.
     """
@@ -218,7 +233,7 @@ def list_freezes(context: RunContext, lake_name: str, frozen_at: datetime) -> li
 
 
 def open_last_known(context: RunContext, lake_name: str, live: PublishedTable, refs: PublishedTable) -> LastKnown | None:
-    """Open the lake's state in a run, or return None if part of it was pruned."""
+    """Open a lake's state in an earlier run, or return None if one of its tables was pruned."""
     state, ids = context.state, _input_runs(live)
     tables = [COMMIT_GRAPH, REACHABLE_SNAPSHOTS, EXPIRY_PLAN, *([LIVE_CONTENTS] if context.kind(lake_name).has_live_contents else [])]
     inputs = {LAKE_REFS.name: refs}
@@ -245,7 +260,7 @@ def open_last_known(context: RunContext, lake_name: str, live: PublishedTable, r
 
 
 def _read_uuids(state: State, inputs: Mapping[str, PublishedTable], unreadable: Sequence[Unreadable]) -> dict[str, set[str]]:
-    """Read the uuids of tables and the ids of a server's contents, by name."""
+    """Read the UUIDs of tables and the ids of a server's contents, keyed by name."""
     rows = read_rows(state, LAKE_REFS, inputs[LAKE_REFS.name], columns=["table_name", "table_uuid"]).to_pylist()
     pairs = [(row["table_name"], row["table_uuid"]) for row in rows] + [(item.table_name, item.table_uuid) for item in unreadable]
     if LIVE_CONTENTS.name in inputs and not any(item.is_whole_lake for item in unreadable):
@@ -259,5 +274,5 @@ def _read_uuids(state: State, inputs: Mapping[str, PublishedTable], unreadable: 
 
 
 def _input_runs(table: PublishedTable) -> dict[str, str]:
-    """Return the run ids of a table's inputs, by asset."""
+    """Return the run ids of a table's inputs, keyed by asset name."""
     return {name.split("/")[-2]: reference.partition(":")[0] for name, reference in table.receipt.inputs.items()}

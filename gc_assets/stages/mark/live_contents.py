@@ -1,6 +1,6 @@
-"""Rules for lakes with live contents (Nessie): optional metadata, listed snapshots, claims.
+"""Apply the rules for Nessie's contents: optional metadata, listed snapshots, claims.
 
-All functions run in the walk's task (`live_walk.py`).
+The functions run in the task that walks the containers (`live_walk.py`).
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from gc_assets.state.side_tables import CLAIMS, EDGES
 
 
 def find_purged(roots: RootTables, logs: Mapping[str, Sequence[str]], found: pa.Table, failed: pa.Table) -> pa.Array:
-    """Return the addresses of absent containers that gc-assets itself has purged.
+    """Return the addresses of missing containers that gc-assets itself has purged.
 
     These containers do not have to exist, because a longer retention cannot bring back files that
     were purged earlier. The metadata file of a head is never included, because its absence is a
     loss.
 
     Args:
-        logs: Parts of the `deletion_log` of each storage.
-        found: Containers of the walk (`ROOTS` columns).
+        logs: Parts of `deletion_log`, keyed by storage.
+        found: All containers that the walk found (`ROOTS` columns).
         failed: Containers that could not be decoded (columns address, absent).
     """
     absent = found.filter(pc.is_in(found.column("address"), failed.column("address").filter(failed.column("absent"))))
@@ -49,15 +49,16 @@ def find_purged(roots: RootTables, logs: Mapping[str, Sequence[str]], found: pa.
 
 
 def mark_optional(rows: pa.Table, addresses: pa.Array) -> pa.Table:
-    """Set `must_exist` to false in the rows with these addresses."""
+    """Set `must_exist` to false in the rows with the given addresses."""
     must = pc.and_(rows.column("must_exist"), pc.invert(pc.is_in(rows.column("address"), addresses)))
     return replace_columns(rows, {"must_exist": must})
 
 
 def find_unlisted_snapshots(roots: RootTables, edges: Sequence[str], skipped: pa.ChunkedArray) -> dict[str, str]:
-    """Return the metadata files that do not list the snapshot of a live content, with messages.
+    """Return messages about metadata files that do not list the snapshot of a live content.
 
-    The live set lacks the snapshot's files, so the contents of such a file are unreadable.
+    The contents of such a metadata file are unreadable, because the live set lacks the snapshot's
+    files. The messages are keyed by the file's address.
 
     Args:
         edges: Parts with the edges between containers (`EDGES` columns).
@@ -86,10 +87,10 @@ def find_unlisted_snapshots(roots: RootTables, edges: Sequence[str], skipped: pa
 
 
 def build_claims(locations: pa.Table, unlisted: pa.Table) -> pa.Table:
-    """Build the distinct claims found in containers.
+    """Build the distinct claims of table locations in containers.
 
     Args:
-        locations: Table locations and uuids (`LOCATIONS` columns). A table claims its location.
+        locations: Table locations and UUIDs (`LOCATIONS` columns). A table claims its location.
         unlisted: Locations of contents whose files gc-assets cannot list. They become shields, so
             that no file under them is collected.
 
@@ -109,7 +110,7 @@ def build_claims(locations: pa.Table, unlisted: pa.Table) -> pa.Table:
 
 
 def describe_losses(lake_name: str, lost: pa.Table, unlisted: pa.Table) -> Iterator[str]:
-    """Yield notes about history that lacks metadata, and about locations that are not collected."""
+    """Yield notes about history whose metadata is missing, and about locations that are kept."""
     if lost.num_rows:
         example = lost.column("address")[0].as_py()
         yield (
@@ -128,10 +129,10 @@ def describe_losses(lake_name: str, lost: pa.Table, unlisted: pa.Table) -> Itera
 
 
 def describe_missing_expired(lake_name: str, found: pa.Table, failed: pa.Table) -> Iterator[str]:
-    """Yield a note about absent metadata that only snapshots to be expired need.
+    """Yield a note about missing metadata of snapshots that the retention policy expires.
 
     Args:
-        found: Containers of the walk (`ROOTS` columns).
+        found: All containers that the walk found (`ROOTS` columns).
         failed: Containers that could not be decoded (columns address, absent).
     """
     absent = pc.is_in(found.column("address"), failed.column("address").filter(failed.column("absent")))

@@ -56,13 +56,13 @@ from gc_assets.state.summaries import LakeRefsSummary, LiveFilesSummary
 
 @dataclass(frozen=True, slots=True)
 class _Inputs:
-    """Input tables for a run's live set.
+    """The tables from which a run computes its live set.
 
     Attributes:
         roots: The published tables that contain content roots, by table name.
-        entries: The cache segment of this run.
-        cache: All cache segments.
-        released: Files released by lifecycle rules, or None if the lake has no such rules.
+        entries: The cache segment that this run wrote.
+        cache: All cache segments that the run uses.
+        released: Files that lifecycle rules release, or None if the lake has no such rules.
     """
 
     roots: dict[str, PublishedTable]
@@ -85,9 +85,9 @@ def live_files(spark: SparkSession, context: RunContext, lake_name: str) -> Publ
 
     A table is unreadable if reading it failed, or if a container that a retained commit or an
     expiry action needs could not be decoded. All files that such a table needs according to this
-    run, or needed when it was last read completely, are live. Files under its claims are never
-    collected (docs/adr/0009-unreadable-tables.md). The summary lists every unreadable table, even
-    if no run has ever read it.
+    run are live, and so are those that it needed when a run last read it completely. Files under
+    its claims are never collected (docs/adr/0009-unreadable-tables.md). The summary lists every
+    unreadable table, even if no run has ever read it.
 
     Raises:
         StateError: If the cached entries of a needed container are incomplete.
@@ -122,7 +122,7 @@ def live_files(spark: SparkSession, context: RunContext, lake_name: str) -> Publ
 
 @dataclass(frozen=True, slots=True)
 class _Stage:
-    """The steps of this stage, which share the unpublished run and the entry cache's files."""
+    """The steps of `live_files`, which share the unpublished run and the cached entries."""
 
     spark: SparkSession
     context: RunContext
@@ -135,7 +135,8 @@ class _Stage:
         """Walk the containers, beginning at the files that commits reference directly.
 
         Returns:
-            The last known state if it was used, the former metadata, and the written states.
+            The lake's last known state if it was used, its former metadata, and the container
+            states.
         """
         inputs, frozen_at = self.inputs, self.inputs.refs.summary(LakeRefsSummary).frozen_at
         has_unread = bool(list_unread_tables(inputs.roots))
@@ -172,13 +173,13 @@ class _Stage:
         return last_known, former, replace(walked, side={**walked.side, **sides})
 
     def open_hashes(self, walked: WrittenParts, released: ReleasedFiles | None) -> LiveHashes:
-        """Open the live set that the walk found."""
+        """Open the live set that a walk found, as hashes of keys."""
         states = walked.paths(self.run, STATES_SIDE)
         storages = [storage.name for storage in self.context.config.storages]
         return LiveHashes.of(self.spark, self.context.state.files, states, self.segments, storages, released)
 
     def refuse_unbalanced(self, hashes: LiveHashes) -> None:
-        """Raise `StateError` if the cache has too few or too many entries of a needed container."""
+        """Raise `StateError` if too few or too many entries of a needed container are cached."""
         if containers := hashes.find_unbalanced():
             raise StateError(
                 f"lake {self.lake_name}: live_files cannot be computed: the cache of containers contains a wrong number of "
@@ -233,6 +234,6 @@ def _summary(
 
 
 def _deletion_log_paths(context: RunContext) -> dict[str, tuple[str, ...]]:
-    """Return the parts of all `deletion_log` runs, by storage."""
+    """Return the paths of the parts of all `deletion_log` runs, keyed by storage."""
     names = [storage.name for storage in context.config.storages]
     return {name: tuple(context.state.paths(context.state.history(name, DELETION_LOG.name))) for name in names}

@@ -1,8 +1,9 @@
 """Compute a lake's live set as hashes of keys, from container states and cached entries.
 
-A single pass over the hashes in the entry cache finds each file's strongest container state. Equal
-hashes count as one key. A collision makes a count wrong by one, but does no other harm, because the
-sweep compares candidates with live files by their keys (`exact_comparison.py`).
+A single pass over the hashes of cached file entries finds the strongest witness (why a file is
+live) of each file. Equal hashes count as one file. A collision makes a count wrong by one, but does
+no other harm, because the sweep compares candidates with live files by their keys
+(`exact_comparison.py`).
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class LiveTotals:
 
     Attributes:
         rows: Counts with the `TOTALS` columns.
-        expected: Expected number of entries and files that commits reference directly.
+        expected: Expected number of file entries and of files that commits reference directly.
         found: Number of these entries and files that were found.
     """
 
@@ -78,32 +79,32 @@ class LiveTotals:
         return cls(aggregate_rows(rows, TOTALS.names[:5], {"files": "sum", "bytes": "sum"}).select(TOTALS.names), expected, found)
 
     def by(self, column: str, *, kind: str | None = None) -> dict[str, Amount]:
-        """Sum live files and bytes by one column, for all kinds or for a single one."""
+        """Sum live files and bytes for each value of a column, over all kinds of files or one."""
         found = self.by_all(column, kind=kind)
         return {str(name): found[name,] for (name,) in sorted(found)}
 
     def by_all(self, *columns: str, kind: str | None = None) -> dict[tuple[str | None, ...], Amount]:
-        """Sum live files and bytes by a combination of columns, for all kinds or a single one."""
+        """Sum live files and bytes for each combination of columns, over all kinds of files or one."""
         live = self.rows.filter(pc.equal(self.rows.column("route"), ""))
         live = live if kind is None else live.filter(pc.equal(live.column("kind"), kind))
         found = live.group_by(list(columns)).aggregate([("files", "sum"), ("bytes", "sum")]).to_pylist()
         return {tuple(row[name] for name in columns): Amount(files=row["files_sum"], bytes=row["bytes_sum"]) for row in found}
 
     def files(self, route: str) -> int:
-        """Return the number of files on a route (see `route_of`)."""
+        """Return the number of files of a side table, or of live files (see `route_of`)."""
         return pc.sum(self.rows.filter(pc.equal(self.rows.column("route"), route)).column("files")).as_py() or 0
 
 
 @dataclass(frozen=True)
 class LiveHashes:
-    """One lake's live set in one run, as hashes.
+    """The live set of one lake in one run, as hashes of keys.
 
     Attributes:
-        spark: Session for live sets that do not fit in this process. If None, this process reads
-            all sets.
+        spark: Session for live sets that are too large for the driver process, or None to read all
+            in this process.
         scan: Reads and matches the hashes.
-        rows: Number of hashes in the entry cache.
-        released: Files released by lifecycle rules, or None if the lake has no such rules.
+        rows: Number of cached hashes.
+        released: Files that lifecycle rules release, or None if the lake has no such rules.
     """
 
     spark: SparkSession | None
@@ -121,7 +122,13 @@ class LiveHashes:
         storages: Sequence[str],
         released: ReleasedFiles | None = None,
     ) -> LiveHashes:
-        """Open the live set with these states (parts with the `STATES` columns)."""
+        """Open the live set that results from published container states.
+
+        Args:
+            spark: Session for live sets that are too large for the driver process, or None.
+            states: Parts with the container states (`STATES` columns).
+            cache: Segments of cached entries.
+        """
         paths = cache.paths(HASHES_SIDE)
         rows = sum(part.rows for run in cache.runs for part in run.entry.parts if part.name.startswith(f"{HASHES_SIDE}/"))
         with read_errors(files.root):
@@ -133,7 +140,7 @@ class LiveHashes:
         return fits_in_process(self.spark, self.rows)
 
     def match(self) -> Iterator[pa.RecordBatch]:
-        """Yield all entries and directly referenced files in this process.
+        """Read all file entries and directly referenced files in the current process.
 
         The batches have the `MATCHED` columns.
         """
@@ -144,9 +151,9 @@ class LiveHashes:
         return self.scan.frame(self._session)
 
     def grouped_frame(self) -> DataFrame:
-        """Return a frame with one row per file.
+        """Return a Spark frame with one row per file.
 
-        Its columns are `GROUPED` and is_released.
+        It has the `GROUPED` columns and is_released.
         """
         rows = (
             self.match_frame()
@@ -164,7 +171,7 @@ class LiveHashes:
 
     @cached_property
     def _released_hashes(self) -> dict[int, NDArray[np.int64]]:
-        """Key hashes of files released by lifecycle rules, by storage position."""
+        """Sorted key hashes of the files that lifecycle rules release, keyed by storage position."""
         if self.released is None:
             return {}
         rows = self.released.read_keys(self.scan.files)
@@ -172,13 +179,16 @@ class LiveHashes:
         return {number: sort_distinct(hashes[position == number]) for number in range(len(self.scan.storages))}
 
     def live_keys(self, storage: str) -> SelectLive:
-        """Return a task that selects a storage's live rows, except files released by rules."""
+        """Return a task that selects the key hashes of a storage's live files.
+
+        Files that lifecycle rules release are not live.
+        """
         position = self.scan.storages.index(storage)
         released = self._released_hashes.get(position, np.empty(0, np.int64))
         return SelectLive(position, self.first_released, released)
 
     def files_of(self, storage: str, route: str) -> Iterator[pa.Table]:
-        """Yield a storage's files on one route, computed in this process.
+        """Yield a storage's live files, or those of one side table, in the current process.
 
         Args:
             storage: Name of the storage.
@@ -206,7 +216,7 @@ class LiveHashes:
         return self._to_totals(collect_arrow(counted_frame.select(*_COUNTED.names), _COUNTED))
 
     def _count(self, keys: pa.Table) -> pa.Table:
-        """Count grouped files by the first columns of `_COUNTED`."""
+        """Count files (`GROUPED` columns) for each combination of the first columns of `_COUNTED`."""
         storage, key_hash, is_released = (
             keys.column("storage").to_numpy(),
             keys.column("key_hash").to_numpy(),
@@ -219,17 +229,18 @@ class LiveHashes:
         return counted.select([*_COUNTED.names[:3], "count_all", "size_bytes_sum", "entries_sum"]).rename_columns(_COUNTED.names)
 
     def witnesses_of(self, hashes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the distinct numbers of witnesses that reference at least one of these keys.
+        """Return the distinct numbers of witnesses that reference at least one of the given files.
 
         Args:
-            hashes: Sorted hashes of the keys.
+            hashes: Sorted key hashes of the files.
         """
         return sort_distinct(self.run(WitnessesOf(hashes), WITNESS_NUMBERS).column("witness").to_numpy())
 
     def oldest_by_table(self, storage: str, hashes: NDArray[np.int64], modified_us: NDArray[np.int64]) -> dict[str, int]:
-        """Return when the oldest file that a table references was modified, by table uuid.
+        """Return when the oldest file that each table references was modified.
 
-        Files are ignored if their witness is a commit that contains several tables.
+        The result is in microseconds since 1970, keyed by table UUID. Files are ignored if their
+        witness is a commit that contains several tables.
 
         Args:
             storage: Name of the files' storage.
@@ -243,7 +254,7 @@ class LiveHashes:
         return dict(zip(found.column("table_uuid").to_pylist(), found.column("modified_us_min").to_pylist(), strict=True))
 
     def find_unbalanced(self) -> list[str]:
-        """Return containers that have more or fewer cached entries than were decoded."""
+        """Return the addresses of containers with more or fewer cached entries than were decoded."""
         counted, expanding = self.run(CountEntries(len(self.states.entries)), ENTRY_COUNTS), Expanding.of(self.states)
         found = np.zeros(len(self.states.entries), np.int64)
         np.add.at(found, counted.column("witness").to_numpy(), counted.column("entries").to_numpy())
@@ -251,7 +262,7 @@ class LiveHashes:
         return expanding.addresses.filter(pa.array(is_wrong)).to_pylist()
 
     def run(self, task: Task, schema: pa.Schema) -> pa.Table:
-        """Run a task over all entries, and return its output rows.
+        """Run a task on all matched entries, and return its output rows.
 
         The task receives the `MATCHED` columns. On executors, it runs once per group of hash parts.
         """
@@ -260,13 +271,13 @@ class LiveHashes:
         return collect_arrow(self.map_frame(task, spark_schema(schema)), schema)
 
     def map_frame(self, task: Task, schema: StructType | str) -> DataFrame:
-        """Run a task over all entries on executors, and return its output as a frame."""
+        """Run a task on all matched entries on executors, and return its output as a frame."""
         return map_tasks(self._session, _MapMatched(self.scan, task), self.scan.tasks, schema)
 
     @property
     def _session(self) -> SparkSession:
         if self.spark is None:
-            raise TypeError("Cannot run on executors: these hashes are only read in this process")
+            raise TypeError("Cannot read key hashes of live files on executors: no Spark session was given")
         return self.spark
 
     @property
@@ -275,7 +286,7 @@ class LiveHashes:
 
     @property
     def first_released(self) -> int:
-        """The smallest `strongest` value that is not live.
+        """The smallest value of `strongest` for files that are not live.
 
         This is well defined because witnesses are numbered by rank first.
         """
@@ -283,7 +294,7 @@ class LiveHashes:
 
     @property
     def first_dangling(self) -> int:
-        """The smallest `strongest` value that is neither live nor in expired history."""
+        """The smallest value of `strongest` for files that neither live nor expired commits need."""
         return int(np.count_nonzero(self.states.witnesses.column("rank").to_numpy() <= RELEASED)) * KIND_COUNT
 
     def _to_totals(self, counted: pa.Table) -> LiveTotals:
@@ -317,7 +328,7 @@ class LiveHashes:
 
 @dataclass(frozen=True)
 class _MapMatched:
-    """Read groups of hash parts, and run another task over their matched rows."""
+    """Read and match groups of hash parts, and run another task on the matched rows."""
 
     scan: HashScan
     task: Task
@@ -339,7 +350,7 @@ _COUNTED: Final = pa.schema(
 
 
 def fits_in_process(spark: SparkSession | None, hashes: int) -> bool:
-    """Check whether this number of hashes is small enough to be read in this process.
+    """Check whether a number of hashes is small enough to be read in the driver process.
 
     Without a Spark session, the result is always True.
     """

@@ -1,6 +1,6 @@
 """Compute a lake's live files as rows, from container states and cached entries.
 
-`live_files` only publishes states, so everything that needs its rows uses this view.
+The table `live_files` only contains container states, so its readers use this view to get rows.
 """
 
 from __future__ import annotations
@@ -85,12 +85,12 @@ MAX_KEYS: Final = 200_000
 
 @dataclass(frozen=True)
 class LiveSet:
-    """One lake's live files in one run.
+    """The live files of one lake in one run.
 
     Attributes:
-        context: The context of any run, whose state contains the entry cache.
-        table: The published `live_files`. In gc-assets 0.3 and older, this table contains the rows
-            themselves.
+        context: The context of any run. Its state contains the cached entries.
+        table: The published `live_files`. In gc-assets 0.3 and older, it contains the rows of live
+            files itself.
     """
 
     context: RunContext
@@ -102,12 +102,12 @@ class LiveSet:
 
     @property
     def is_view(self) -> bool:
-        """False if the table contains the rows themselves."""
+        """False if the published table contains the rows of live files itself."""
         return not any(self.table.paths(route) for route in (None, *RELEASED_SIDES))
 
     @cached_property
     def totals(self) -> LiveTotals:
-        """File and byte counts by storage, kind, table, commit and route."""
+        """File and byte counts for each storage, kind, table, commit and side table."""
         if not self.is_view:
             return self._count_rows()
         rows = read_parts(self._files, self.table.paths(TOTALS_SIDE), TOTALS)
@@ -115,25 +115,30 @@ class LiveSet:
         return LiveTotals(rows, found, found)
 
     def hashes(self, spark: SparkSession | None) -> LiveHashes:
-        """Return the live set as hashes, for this process if `spark` is None. Requires a view."""
+        """Return the live set as hashes of keys. Requires `is_view`.
+
+        If `spark` is None, the current process reads all hashes.
+        """
         return LiveHashes.of(spark, self._files, self._states, self._cache, self._storages, self.released)
 
     def match(self) -> Iterator[pa.RecordBatch]:
-        """Yield all entries and directly referenced files in this process. Requires a view.
+        """Read all file entries and directly referenced files in this process. Requires `is_view`.
 
         The batches have the `KEYED` columns. Only one part is in memory at a time.
         """
         return self._scan((tuple(self._cache.paths()),)).run()
 
     def read(self, spark: SparkSession, route: str = "", columns: Sequence[str] | None = None) -> DataFrame:
-        """Return the live files as a frame.
+        """Return the live files as a Spark frame.
 
         Args:
+            spark: Session of the frame.
             route: Name of a side table with referenced files that are not live, such as
                 `EXPIRED_SIDE`. By default, live files are returned.
+            columns: Names of the columns to return, or None for all.
 
         Returns:
-            The given columns of `live_files`, or all of them.
+            A frame with these columns of `live_files`.
         """
         names = list(columns or LIVE_FILES.schema.names)
         if not self.is_view or route == EXTERNAL_SIDE:
@@ -141,11 +146,13 @@ class LiveSet:
         return self._frame(spark).filter(F.col(ROUTE) == route).select(*names)
 
     def batches(self, route: str = "", columns: Sequence[str] | None = None, limit: int | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield the live files in this process.
+        """Read the live files in the current process.
 
-        Only some of the files are in memory at a time (`MAX_BUCKET_ENTRIES`).
+        About `MAX_BUCKET_ENTRIES` entries are in memory at a time.
 
         Args:
+            route: Name of a side table, or an empty string for live files.
+            columns: Names of the columns to return, or None for all.
             limit: Maximum number of rows. If it is small, not all entries are read.
         """
         left = limit
@@ -185,15 +192,15 @@ class LiveSet:
         return found.slice(0, limit)
 
     def rows_of(self, spark: SparkSession | None, keys: pa.Array) -> pa.Table:
-        """Look up the rows of these keys with their routes, whether they are live or not.
+        """Look up files by their keys, whether they are live or not.
 
         Args:
-            spark: Used only if the entries do not fit in this process. If None, this process reads
-                them part by part.
+            spark: Used only if there are too many entries for this process. If None, this process
+                reads them part by part.
             keys: At most `MAX_KEYS` keys, or addresses of external files.
 
         Returns:
-            Rows with the `ROUTED_ROWS` columns.
+            Rows with the `ROUTED_ROWS` columns. `_route` is empty for live files.
         """
         if not self.is_view:
             return self._old_rows_of(keys)
@@ -203,11 +210,11 @@ class LiveSet:
         return self._look_up(spark, scan, sort_distinct(xxhash64(keys)))
 
     def rows_of_hashes(self, spark: SparkSession, hashes: NDArray[np.int64]) -> pa.Table:
-        """Look up keys with these sorted hashes, like `rows_of`. Requires a view."""
+        """Look up files by sorted hashes of their keys, like `rows_of`. Requires `is_view`."""
         return self._look_up(spark, replace(self._scan(()), hashes=hashes), hashes)
 
     def _look_up(self, spark: SparkSession | None, scan: EntryScan, hashes: NDArray[np.int64]) -> pa.Table:
-        """Return the rows that a scan selects, reading only segments that contain these hashes."""
+        """Return the rows that a scan selects. Only segments with the given key hashes are read."""
         session = None if spark is None else large_session(spark)
         containers = _containers_with(self.hashes(session), hashes)
         paths, entries = self._paths_with(containers)
@@ -217,21 +224,21 @@ class LiveSet:
         return self._to_rows(collect_arrow(replace(scan, groups=groups, containers=containers).frame(session), KEYED))
 
     def find_witnesses(self, table_uuids: Collection[str]) -> pa.Table:
-        """Return the witnesses of these tables' live files, as rows of `WITNESSES`.
+        """Return the witnesses of the live files of the given tables, as rows of `WITNESSES`.
 
-        Requires a view.
+        Requires `is_view`.
         """
         states = numbered_states(self._files, self._states)
         rows, wanted = states.witnesses, pa.array(sorted(table_uuids), pa.string())
         return rows.filter(pc.and_(pc.is_in(rows.column("table_uuid"), wanted), pc.less(rows.column("witness"), states.live)))
 
     def run_on(self, spark: SparkSession, witnesses: pa.Table, task: Task, schema: pa.Schema) -> pa.Table:
-        """Run a task over the files of some witnesses, and return its output. Requires a view.
+        """Run a task on the files of some witnesses, and return its output. Requires `is_view`.
 
-        In executors, the task runs once per group of parts.
+        On executors, the task runs once per group of parts.
 
         Args:
-            witnesses: Columns `WITNESSES`.
+            witnesses: The witnesses (`WITNESSES` columns).
             task: Called with batches of the `KEYED` columns, which may include files of other
                 witnesses.
             schema: The columns of the result.
@@ -245,9 +252,9 @@ class LiveSet:
         return collect_arrow(map_tasks(session, _MapKeyed(scan, task), scan.tasks, spark_schema(schema)), schema)
 
     def direct_rows(self) -> pa.Table:
-        """Return the containers and directly referenced files.
+        """Return the containers and the files that commits reference directly.
 
-        Requires a view. Since entries are ignored, a file may have a stronger witness.
+        Requires `is_view`. Since cached entries are ignored, a file may have a stronger witness.
 
         Returns:
             Rows with the `ROUTED_ROWS` columns.
@@ -257,7 +264,7 @@ class LiveSet:
     def hash_batches(self, storage: str) -> Iterator[NDArray[np.int64]]:
         """Yield the key hashes of a storage's live files.
 
-        If several containers reference a file, its hash occurs once for each of them.
+        If several containers reference a file, its hash is repeated for each container.
         """
         if not self.is_view:
             for batch in self.batches("", ["storage", "key_hash"]):
@@ -270,7 +277,7 @@ class LiveSet:
     def container(self, address: str) -> dict[str, Any] | None:
         """Return a container's state as a row of `ROUTED_ROWS`, or None if it is unknown.
 
-        Requires a view.
+        Requires `is_view`.
         """
         states = numbered_states(self._files, self._states)
         own = states.direct.filter(pc.equal(states.direct.column("address"), address)).sort_by("witness").slice(0, 1)
@@ -296,7 +303,7 @@ class LiveSet:
         return find_released_files_of(self.context, self.table)
 
     def _frame(self, spark: SparkSession) -> DataFrame:
-        """Return all rows of `ROUTED_ROWS`, whether live or not."""
+        """Return the `ROUTED_ROWS` of all files, whether live or not."""
         if is_small(spark):
             return frame_from_arrow(spark, self._in_process(self._scan((tuple(self._cache.paths()),))))
         scan = self._scan(self._grouped_paths())
@@ -320,7 +327,7 @@ class LiveSet:
         return with_columns(rows, {ROUTE: pc.if_else(is_released, LIFECYCLE_SIDE, rows.column(ROUTE))})
 
     def read_released(self, storage: str) -> pa.ChunkedArray:
-        """Return the keys of a storage's files released by lifecycle rules."""
+        """Return the keys of the files of a storage that lifecycle rules release."""
         if self.released is None:
             return pa.chunked_array([], pa.string())
         rows = self.released.read_keys(self._files)
@@ -354,7 +361,7 @@ class LiveSet:
         return group_by_size(paths, self._files.sizes(paths)) if paths else ()
 
     def _paths_with(self, containers: tuple[str, ...]) -> tuple[list[str], int]:
-        """Return the parts of segments that decoded these containers, and the number of entries."""
+        """Return the parts of segments with the given containers, and the number of entries."""
         wanted, found, entries = pa.array(containers, pa.string()), set[str](), 0
         for path in self._cache.paths(CONTAINERS_SIDE):
             index = read_parts(self._files, [path], CONTAINERS, ["container", "files"])
@@ -375,10 +382,10 @@ class LiveSet:
 
     @cached_property
     def _cache(self) -> Segments:
-        """The cache segments used by the run.
+        """The segments of cached entries that the run used.
 
         Raises:
-            StateError: If the cache no longer contains all entries of a needed container.
+            StateError: If some entries of a needed container are no longer cached.
         """
         wanted = set(self.table.summary(LiveFilesSummary).segments)
         history = self.context.state.history(self.lake, MANIFEST_ENTRIES.name)
@@ -409,7 +416,7 @@ class LiveSet:
 
 @dataclass(frozen=True)
 class _MapKeyed:
-    """Scan groups of parts, and run another task over their rows."""
+    """Scan groups of entry parts, and run another task on the matched rows."""
 
     scan: EntryScan
     task: Task
@@ -420,14 +427,14 @@ class _MapKeyed:
 
 @lru_cache(maxsize=4)
 def _find_missing(files: Files, state_paths: tuple[str, ...], index_paths: tuple[str, ...]) -> pa.ChunkedArray:
-    """Return containers for which fewer file entries are cached than the walk found.
+    """Return the addresses of containers with fewer cached file entries than the walk found.
 
-    Several stages of a run use the same parts, which are never rewritten under the same name.
+    The result is cached, because parts are never rewritten under the same name.
 
     Args:
-        state_paths: Parts with the `STATES` columns.
-        index_paths: Parts with the `CONTAINERS` columns. A container may have been decoded again
-            since the walk.
+        state_paths: Parts with container states (`STATES` columns).
+        index_paths: Parts with decoded containers (`CONTAINERS` columns). A container may have been
+            decoded again since the walk.
     """
     states = read_parts(files, list(state_paths), STATES, ["address", "files"])
     index = read_parts(files, list(index_paths), CONTAINERS, ["container", "files"])
@@ -437,7 +444,7 @@ def _find_missing(files: Files, state_paths: tuple[str, ...], index_paths: tuple
 
 
 def _containers_with(hashes: LiveHashes, wanted: NDArray[np.int64]) -> tuple[str, ...]:
-    """Return the sorted addresses of containers that reference a key with any of these hashes."""
+    """Return the sorted addresses of containers that reference a file with one of the given hashes."""
     witnesses = hashes.states.witnesses.sort_by("witness")
     found = hashes.witnesses_of(wanted)
     selected = witnesses.take(pa.array(found))
@@ -451,10 +458,11 @@ def _identity(rows: pa.Table) -> pa.ChunkedArray:
 def write_external(
     spark: SparkSession, context: RunContext, lake_name: str, hashes: LiveHashes, cache: Segments, run: TableRun
 ) -> tuple[PartFile, ...]:
-    """Write files outside all storages as rows of the side table `EXTERNAL_SIDE`.
+    """Record the live files that are outside all storages in the side table `EXTERNAL_SIDE`.
 
     Args:
-        spark: Used only if the entries do not fit in this process.
+        spark: Used only if there are too many entries for the driver process.
+        hashes: The live set of the run.
     """
     files, states, storages = context.state.files, hashes.scan.states, hashes.scan.storages
     paths = cache.paths() if any(segment.summary(SegmentSummary).external for segment in cache.runs) else []

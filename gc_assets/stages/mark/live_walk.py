@@ -1,4 +1,4 @@
-"""Find all containers that commits reach, and the strongest commit that needs each of them."""
+"""Find the containers (metadata files) that commits reach, and the strongest commit for each."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ _MAY_LACK_METADATA = (SPARED, HELD)
 
 @dataclass(frozen=True, slots=True)
 class CachePaths:
-    """Paths of the cache segments' side tables, relative to the state.
+    """Paths of the side tables of cached segments, relative to the state root.
 
-    `unreadable` and `unread_locations` only cover this run.
+    `unreadable` and `unread_locations` contain only parts that this run wrote.
     """
 
     edges: tuple[str, ...]
@@ -78,7 +78,7 @@ class CachePaths:
 
     @property
     def count(self) -> int:
-        """The number of files in the whole cache."""
+        """The number of parts of all segments that a walk reads."""
         return len(self.edges) + len(self.containers) + len(self.locations)
 
 
@@ -88,13 +88,13 @@ class _Containers:
 
     Attributes:
         rows: All containers (`ROOTS` columns).
-        decoded: Their decoded objects.
-        lengths: Arrow column with decoded lengths in bytes. The column is null for undecoded
-            containers. These are missing optional ones, and unreadable ones that only expired
+        decoded: The decoded objects of the containers.
+        lengths: Arrow column with the decoded length of each container in bytes. The column is null
+            for undecoded containers: missing optional ones, and unreadable ones that only expired
             commits need.
-        lost: Undecoded containers needed by live contents.
+        lost: Undecoded containers that live contents need.
         unknown: Missing live containers that were never decoded (`METADATA` columns).
-        required: Undecoded containers that must be kept.
+        required: Undecoded containers without which the live set is incomplete.
     """
 
     rows: pa.Table
@@ -107,17 +107,18 @@ class _Containers:
 
 @dataclass(frozen=True, slots=True)
 class _Roots:
-    """The files at which a walk begins (content roots).
+    """The content roots at which a walk begins.
 
     Attributes:
-        roots: All roots (`ROOTS` columns), including those that unreadable tables need now or
-            needed before.
-        of_unreadable: Roots of unreadable tables (`UNREADABLE_ROOTS` columns).
+        roots: All content roots (`ROOTS` columns), including those that unreadable tables need now
+            or needed before.
+        of_unreadable: Content roots of unreadable tables (`UNREADABLE_ROOTS` columns).
         purged: Addresses of containers that do not have to exist (`find_purged`).
-        unreadable: Why tables are unreadable, by table uuid, content id or `WHOLE_LAKE`.
-        shields: Protected locations around containers that could not be decoded (`CLAIMS` columns).
-        containers: All containers that the roots need, or None if unreadable tables make a new
-            search necessary.
+        unreadable: Why tables are unreadable, keyed by table UUID, content id or `WHOLE_LAKE`.
+        shields: Prefixes around undecoded containers, under which no file is collected (`CLAIMS`
+            columns).
+        containers: All containers that the roots reach, or None if unreadable tables make another
+            walk necessary.
     """
 
     roots: pa.Table
@@ -130,14 +131,14 @@ class _Roots:
 
 @dataclass(frozen=True)
 class LiveWalk:
-    """Walk a lake's containers, and write states and metadata as side tables of `live_files`.
+    """Walk a lake's containers, and write their states as side tables of `live_files`.
 
-    `run_single_task` runs this, in an executor if necessary.
+    `run_single_task` calls it in the driver process or on an executor.
 
     Attributes:
-        logs: Parts of `deletion_log` by storage.
-        claims: Parts of the claims that were read with the refs.
-        unread: Why tables could not be read, by table uuid or `WHOLE_LAKE`.
+        logs: Parts of `deletion_log`, keyed by storage.
+        claims: Parts with the claims that were read with the refs.
+        unread: Why tables could not be read, keyed by table UUID or `WHOLE_LAKE`.
         is_last_known_read: False if `last_known` was not looked up yet. In this case, the first
             unreadable table stops the walk.
         former_roots: Parts with the content roots of former metadata and of lost commits.
@@ -191,8 +192,8 @@ class LiveWalk:
         """Find all containers that the lake needs.
 
         Returns:
-            The roots, the containers, and the locations whose files cannot be listed (columns
-            `ROOTS`).
+            The content roots, the containers, and the locations whose files cannot be listed
+            (`ROOTS` columns).
         """
         roots = read_content_roots(self.roots)
         is_unlisted = pc.equal(roots.column("kind"), Kind.UNLISTED_LOCATION)
@@ -202,9 +203,9 @@ class LiveWalk:
         return rooted, containers, unlisted
 
     def _follow(self, roots: pa.Table, purged: pa.Array) -> pa.Table:
-        """Find all containers that roots reach (`ROOTS` columns).
+        """Find all containers that content roots reach (`ROOTS` columns).
 
-        The edges take most memory, so they are read again if tables turn out to be unreadable.
+        Edges take most of the memory, so they are not kept, but read again for each walk.
         """
         _release_memory()
         found = closure(roots, self._read_edges(purged))
@@ -217,10 +218,11 @@ class LiveWalk:
         return edges.with_optional(purged) if len(purged) else edges
 
     def _resolve_roots(self, roots: pa.Table) -> _Roots:
-        """Find unreadable tables, and add the roots that they need now or needed before.
+        """Find unreadable tables, and add the content roots that they need now or needed before.
 
-        If several tables share a container, only one of them is recorded as its witness. The walk
-        is therefore repeated without that table until all required containers are decoded.
+        If several tables share an undecoded container, only one of these tables is recorded as its
+        witness. The walk is therefore repeated without that table until all required containers are
+        decoded.
         """
         unreadable, shields, contents = dict(self.unread), [CLAIMS.empty_table()], ContentIndex.read(self.roots)
         purged = pa.array([], pa.string())
@@ -263,10 +265,10 @@ class LiveWalk:
         return _Roots(live, of_unreadable, purged, unreadable, pa.concat_tables(shields))
 
     def _add_former_roots(self, rooted: _Roots) -> _Roots:
-        """Add the roots of former metadata and of lost commits.
+        """Add the content roots of former metadata and of lost commits.
 
-        If one of their containers cannot be decoded, its location is protected, but no table
-        becomes unreadable. In a lake without tables, everything that the lake claims is protected.
+        If a container that they reach cannot be decoded, files around it are not collected, but no
+        table becomes unreadable. In a lake without tables, no claimed file is collected then.
         """
         former = read_live_roots(self.roots.files, self.former_roots)
         if not former.num_rows:
@@ -284,15 +286,15 @@ class LiveWalk:
         return replace(rooted, roots=roots, shields=pa.concat_tables(shields), containers=None)
 
     def _find_contents(self, required: pa.Table, found: pa.Table, contents: ContentIndex) -> dict[str, list[str]]:
-        """Return the ids of contents that need undecoded containers, by container address.
+        """Return the ids of contents that need undecoded containers, keyed by container address.
 
-        If the id of one of a container's contents is unknown, the container is omitted, which makes
+        If a container is needed by a content with unknown id, the container is omitted, which makes
         the whole lake unreadable. If the lake itself has claims, the result is empty, because any
-        file under them may belong to the container.
+        file under these claims may belong to the container.
 
         Args:
             required: The undecoded containers (`ROOTS` columns).
-            found: All containers of the walk (`ROOTS` columns).
+            found: All containers that the walk found (`ROOTS` columns).
         """
         if self.roots.contents is None or self._has_own_claims():
             return {}
@@ -312,12 +314,13 @@ class LiveWalk:
     ) -> pa.Table:
         """Mark contents as unreadable if their metadata does not list a snapshot of a commit.
 
-        The snapshot's files may be anywhere if the metadata does not contain a location in a
-        storage, some listed snapshots are not live, or the lake has claims of its own. In these
-        cases, the whole lake is unreadable.
+        The whole lake becomes unreadable if the snapshot's files may be anywhere. That is the case
+        if the metadata contains no location in a storage, if some listed snapshots are not live, or
+        if the lake itself has claims.
 
         Returns:
-            Shields (protected prefixes) around the metadata, with the `CLAIMS` columns.
+            Shields (prefixes without collection) around the metadata files, with the `CLAIMS`
+            columns.
         """
         found = find_unlisted_snapshots(self.roots, self.cache.edges, skipped) if WHOLE_LAKE not in unreadable else {}
         if found and not self.is_last_known_read:
@@ -330,10 +333,11 @@ class LiveWalk:
         return shield_directories(own, UNREAD_LOCATIONS.empty_table())
 
     def _find_located(self, addresses: Collection[str]) -> Collection[str]:
-        """Return decoded metadata files that contain a location in a storage.
+        """Select those metadata files that contain a table location in a configured storage.
 
-        The result is empty if the lake has claims of its own. It is also empty if some listed
-        snapshots are not live, because the snapshot may be one of them and use files anywhere.
+        The result is empty if the lake itself has claims. It is also empty if some listed snapshots
+        are not live, because the missing snapshot may be one of them, and its files may be
+        anywhere.
         """
         if not addresses or not self.roots.keeps_listed or self._has_own_claims():
             return ()
@@ -345,15 +349,16 @@ class LiveWalk:
         return read_parts(self.roots.files, list(self.claims), CLAIMS).num_rows > 0
 
     def _look_up(self, found: pa.Table) -> _Containers:
-        """Look up the decoded length of each container in `found`.
+        """Look up the decoded object of each container that a walk found.
 
         If the parent recorded a length, only an object of that length or an accepted manifest
         (`recorded_lengths`) matches, because Icechunk's expiry rewrites snapshots in place. A
         container that this run could not read counts as undecoded, even if an earlier object of the
         same name was decoded.
 
-        If an unreachable or expired snapshot lacks metadata, no tool can read it, so it does not
-        stop plans. The remaining files of an unreachable snapshot are kept while they are young.
+        Missing metadata of an unreachable or expired snapshot does not stop plans, because no tool
+        can read such a snapshot. The remaining files of an unreachable snapshot are kept while they
+        are young.
         """
         index = read_parts(self.roots.files, list(self.cache.containers), CONTAINERS, list(DECODED_COLUMNS))
         _release_memory()
@@ -373,7 +378,7 @@ class LiveWalk:
         return _Containers(found, decoded, lengths, lost, _as_metadata(unknown), required)
 
     def _optional_if_absent(self, found: pa.Table) -> pa.Table:
-        """Set `must_exist` to false for absent containers of dangling and expired snapshots.
+        """Set `must_exist` to false for missing containers of dangling and expired snapshots.
 
         The formats' own collectors leave such snapshots behind, although no tool can read them.
         """
@@ -383,7 +388,7 @@ class LiveWalk:
         return mark_optional(found, addresses.combine_chunks())
 
     def _build_claims(self, unlisted: pa.Table, rooted: _Roots) -> pa.Table:
-        """Build the claims found in containers, and shields from the claims of unreadable tables."""
+        """Build claims from locations in containers, and shields from claims of unreadable tables."""
         files = self.roots.files
         locations = read_parts(files, list(self.cache.locations), LOCATIONS)
         is_location = pc.equal(locations.column("kind"), Kind.TABLE_LOCATION)
@@ -400,10 +405,11 @@ class LiveWalk:
         return pa.concat_tables([claims, *shields])
 
     def _list_undecoded_parents(self, found: pa.Table, lengths: pa.ChunkedArray, roots: pa.Table) -> list[str]:
-        """Return undecoded containers that may refer to others, if the lake claims metadata.
+        """Return the addresses of undecoded containers that may reference other containers.
 
-        A container of `LEAF_CONTAINER_KINDS` does not refer to others. It is only included if a
-        commit references it directly.
+        The result is empty if the lake does not claim metadata. A container of
+        `LEAF_CONTAINER_KINDS` references no other container, so it is only included if a commit
+        references it directly.
         """
         if not self.roots.metadata_claims:
             return []
@@ -413,7 +419,7 @@ class LiveWalk:
         return undecoded.filter(pc.or_(pc.invert(is_leaf), is_root)).column("address").to_pylist()
 
     def _shield_metadata(self, undecoded: Sequence[str]) -> Iterator[pa.Table]:
-        """Protect the claims on metadata if undecoded containers may refer to files under them."""
+        """Yield shields for claims on metadata if undecoded containers may reference files there."""
         if undecoded:
             frozen = read_parts(self.roots.files, list(self.claims), CLAIMS)
             of_metadata = pc.is_in(frozen.column("address"), pa.array(self.roots.metadata_claims, pa.string()))
@@ -424,12 +430,12 @@ class LiveWalk:
 
 
 def _release_memory() -> None:
-    """Return memory to the system that tables do not use any more."""
+    """Return memory that Arrow tables no longer use to the operating system."""
     pa.default_memory_pool().release_unused()
 
 
 def _is_root_of(roots: pa.Table, unreadable: Collection[str], contents: ContentIndex) -> pa.ChunkedArray:
-    """Return a mask of roots that belong to these tables or contents, or of all for `WHOLE_LAKE`."""
+    """Return a mask of the content roots that unreadable tables or contents need."""
     if WHOLE_LAKE in unreadable:
         return pa.chunked_array([pa.array(np.ones(roots.num_rows, bool))])
     if contents.rows.num_rows:
@@ -450,10 +456,10 @@ def _is_absent_and_optional(containers: pa.Table, failures: pa.Table) -> pa.Chun
 
 
 def _required_metadata(found: pa.Table, containers: _Containers, leaves: pa.Table) -> pa.Table:
-    """Return the live metadata objects that must exist, with the identities of decoded ones.
+    """Return the live metadata objects that must exist, with the ETags and digests of decoded ones.
 
-    These are decoded containers, and files that belong to the lake's current state. The rows have
-    the `METADATA` columns.
+    These objects are decoded containers, and files that belong to the lake's current state. The
+    rows have the `METADATA` columns.
     """
     decoded = {"container_size_bytes": containers.lengths, **containers.decoded.join_identities(containers.lengths)}
     rows = pa.table({name: decoded[name] if name in decoded else found.column(name) for name in METADATA.names})
@@ -468,7 +474,7 @@ def _is_required(rows: pa.Table) -> pa.ChunkedArray:
 
 
 def _optional_files(leaves: pa.Table) -> pa.Table:
-    """Return live entry-point and informational files that may be absent, as rows of `METADATA`."""
+    """Return live entry-point and informational files that may be missing, as rows of `METADATA`."""
     kinds = pa.array([*ROOT_KINDS, *INFORMATIONAL_KINDS])
     optional = pc.and_(pc.is_in(leaves.column("kind"), kinds), pc.invert(leaves.column("must_exist")))
     live = pc.and_(pc.less_equal(leaves.column("rank"), SPARED), pc.is_valid(leaves.column("storage")))
@@ -478,7 +484,7 @@ def _optional_files(leaves: pa.Table) -> pa.Table:
 
 
 def _as_metadata(rows: pa.Table) -> pa.Table:
-    """Convert the rows to the `METADATA` columns. Missing columns are null."""
+    """Convert rows of metadata objects to the `METADATA` columns. Missing columns become null."""
     existing = {name: rows.column(name) for name in rows.column_names}
     return pa.table({field.name: existing.get(field.name, pa.nulls(rows.num_rows, field.type)) for field in METADATA}).cast(METADATA)
 

@@ -1,10 +1,10 @@
-"""Keep files of commits that a repository's server has lost.
+"""Keep the files of commits that the server of a lakeFS repository has lost.
 
 A server such as lakeFS keeps every commit until its repository is deleted, even if no branch
 reaches the commit any more. If commits are missing, the server's database was restored to an
-earlier state. Users can still restore a newer state, or create the commit records again.
-Therefore, everything that the repository needed when a run last read it stays live for
-`retention.dropped`. The content roots are recorded in the same tables as those of former metadata
+earlier state. Users can still restore a newer state, or create the commit records again. Therefore,
+everything that the repository needed when a run last read it stays live for `retention.dropped`.
+The content roots are recorded in the same tables as those of former metadata
 (`former_metadata.py`), with the id of a lost commit in place of the metadata's address.
 
 Meanwhile, lifecycle rules release no files, because a branch or tag that kept them may be lost.
@@ -42,7 +42,7 @@ _MAX_IDS: Final = 5
 
 
 def find_lost_commits(context: RunContext, lake_name: str, inputs: Mapping[str, PublishedTable], unread: Collection[str]) -> FormerMetadata:
-    """Find commits that the last run retained, and that the server does not have any more.
+    """Find commits that the last run retained, but that the repository's server no longer has.
 
     Args:
         inputs: Result of `find_root_inputs`.
@@ -75,7 +75,7 @@ def find_lost_commits(context: RunContext, lake_name: str, inputs: Mapping[str, 
 
 
 def _find_same_repository(before: LakeRefsSummary, now: LakeRefsSummary) -> RepositorySummary | None:
-    """Return the repository of the last run if this run read the same one, otherwise None."""
+    """Return the last run's repository if this run has read the same repository, otherwise None."""
     known, current = before.repository, find_read_repository(now)
     return known if known is not None and current is not None and identify(known).uuid == identify(current).uuid else None
 
@@ -85,9 +85,9 @@ def _read_ids(context: RunContext, graph: PublishedTable) -> set[str]:
 
 
 def _find_lost(last_known: LastKnown, current: Collection[str], recorded: Collection[str]) -> pa.Table:
-    """Return the roots to keep if earlier runs have not recorded all lost commits.
+    """Return the content roots to keep if earlier runs have not recorded all lost commits.
 
-    The graph is compared first, because the roots take longer to compute, and commits are hardly
+    Commit ids are compared first, because computing the roots takes longer, and commits are hardly
     ever lost.
     """
     graph = read_parts(last_known.files, list(last_known.roots.graph), COMMIT_GRAPH.schema, ["commit_id"])
@@ -98,15 +98,15 @@ def _find_lost(last_known: LastKnown, current: Collection[str], recorded: Collec
 
 
 def select_lost_roots(roots: pa.Table, lost: Collection[str]) -> pa.Table:
-    """Return the roots to keep if commits were lost, with a lost commit's id as `metadata`.
+    """Return the content roots to keep if commits were lost, with a lost commit's id as `metadata`.
 
     If any retained commit was lost, branches, tags and staged objects of that time are lost as
-    well. Some of the other commits may therefore expire. Their roots, and those of the staged
-    objects, are recorded with the first of the lost commits.
+    well. Some of the other commits may therefore expire. The roots of these commits and of staged
+    objects are recorded with the first of the lost commits.
 
     Args:
         roots: Everything that the last run kept (`ROOTS` columns).
-        lost: Ids of the commits.
+        lost: Ids of the lost commits.
 
     Returns:
         Rows with the `FORMER_ROOTS` columns.

@@ -1,13 +1,14 @@
-"""Decode new containers and append their entries to a cache.
+"""Decode new containers (metadata files) and append their entries to a cache.
 
 Containers are immutable, so each one is decoded only once. The cache identifies its entries by the
 container's address, length and ETag. If an object changes nevertheless, it is decoded again, and
-the entries of both versions remain valid. Some stores return the ETag without an extra request. For
-other stores, the sweep detects changed objects in its inventory, and the next run decodes them.
+the entries of both versions remain valid. Such a change is found immediately if the store returns
+ETags without an extra request. Otherwise, the sweep finds it in its inventory, and the next run
+decodes the object.
 
-When a segment is published, all child containers in it have been decoded too, unless they could not
-be read. The side table `_unreadable` lists unread containers, which every run tries again.
-`live_files` decides which entries are relevant.
+Each run publishes a segment of the cache. All child containers in a published segment have been
+decoded too, unless they could not be read. The side table `_unreadable` lists those, and every run
+tries them again. `live_files` decides which entries are relevant.
 """
 
 from __future__ import annotations
@@ -74,10 +75,10 @@ MAX_FIRST_BYTES: Final = 48 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class EntryCache:
-    """Published cache segments of all run dates that were decoded with this run's fingerprint.
+    """Published segments of cached entries whose fingerprint equals that of this run.
 
     Attributes:
-        segments: Segments with current keys.
+        segments: Segments whose keys are current.
         outdated: Segments whose addresses were resolved with other storages or symbolic links.
     """
 
@@ -86,12 +87,12 @@ class EntryCache:
 
 
 def find_segments(context: RunContext, lake_name: str) -> list[PastRun]:
-    """Return the cache segments that are valid for this run (see `find_entry_cache`)."""
+    """Return the segments of cached entries that are valid for this run (see `find_entry_cache`)."""
     return find_entry_cache(context, lake_name).segments
 
 
 def find_entry_cache(context: RunContext, lake_name: str) -> EntryCache:
-    """Find the cache segments with this run's fingerprint, and check their symbolic links.
+    """Find the segments of cached entries with this run's fingerprint, and check symbolic links.
 
     A segment is skipped if another one contains all its rows with newer keys.
     """
@@ -108,7 +109,7 @@ def find_entry_cache(context: RunContext, lake_name: str) -> EntryCache:
 
 
 def _with_same_links(state: State, resolver: KeyResolver, runs: Sequence[PastRun]) -> set[str]:
-    """Return the ids of the runs whose recorded links are unchanged."""
+    """Return the ids of the runs whose recorded symbolic links are unchanged."""
     paths = state.paths(runs, LINKS_SIDE)
     if not paths or are_links_unchanged(resolver, read_parts(state.files, paths, LINKS)):
         return {run.run_id for run in runs}
@@ -117,16 +118,16 @@ def _with_same_links(state: State, resolver: KeyResolver, runs: Sequence[PastRun
 
 
 def _are_links_readable(state: State, resolver: KeyResolver, runs: Sequence[PastRun]) -> bool:
-    """Check whether the directories recorded by these runs can be resolved now."""
+    """Check whether the directories that some runs recorded can be resolved now."""
     links = read_parts(state.files, state.paths(runs, LINKS_SIDE), LINKS).column("directory").unique().to_pylist() if runs else []
     return len(find_resolvable(links, resolver)) == len(links)
 
 
 def cache_fingerprint(context: RunContext, lake_name: str) -> str:
-    """Return a digest of the settings and versions that influence decoded rows.
+    """Return a digest of the settings and versions that determine how containers are decoded.
 
-    Containers, storages and links are not included. The gc-assets release is, because a new release
-    may have an improved decoder and has to decode all containers again.
+    Containers, storages and links are not included. The gc-assets release is included, because a
+    new release may have a better decoder and must decode all containers again.
     """
     settings = context.config.lake(lake_name).decoding_settings([storage.location for storage in context.config.storages])
     columns = [MANIFEST_ENTRIES.schema.names, CONTAINERS.names, HASHES.names]
@@ -134,15 +135,15 @@ def cache_fingerprint(context: RunContext, lake_name: str) -> str:
 
 
 def count_segment_rows(runs: Sequence[PastRun], side: str) -> int:
-    """Count the rows that these segments have in a side table."""
+    """Count the rows that the given segments have in a side table."""
     return sum(part.rows for segment in runs for part in segment.entry.parts if part.name.startswith(f"{side}/"))
 
 
 @log_progress(MANIFEST_ENTRIES)
 def manifest_entries(spark: SparkSession, context: RunContext, lake_name: str) -> PublishedTable:
-    """Publish this run's segment, which contains the entries of newly found containers.
+    """Publish this run's segment of `manifest_entries`: the entries of newly found containers.
 
-    Rows of outdated segments are copied to it with their current keys.
+    The rows of segments with outdated keys are copied to it with their current keys.
 
     Raises:
         LakeUnreadable: If executors cannot find containers that the driver finds.
@@ -199,7 +200,7 @@ def manifest_entries(spark: SparkSession, context: RunContext, lake_name: str) -
 
 
 def _write_last_known(context: RunContext, lake_name: str, inputs: Mapping[str, PublishedTable], run: TableRun) -> list[str]:
-    """Write the containers that earlier runs recorded for unreadable tables and former metadata.
+    """Write the containers that unreadable tables and former metadata needed in earlier runs.
 
     The cache may lack these containers if another release decoded them.
 
@@ -221,10 +222,10 @@ def _write_last_known(context: RunContext, lake_name: str, inputs: Mapping[str, 
 
 @dataclass(frozen=True, slots=True)
 class _Level:
-    """Inputs for finding and decoding one level of containers.
+    """The inputs from which one level of containers is found and decoded.
 
     Attributes:
-        known: Parts with the decoded containers.
+        known: Parts with containers that are already decoded.
         parents: Parts that reference the containers of this level.
         roots: The tables with content roots, for the first level only.
         rows: Number of rows that are read to find pending containers.
@@ -236,7 +237,7 @@ class _Level:
     rows: int
 
     def following(self, run: TableRun, written: WrittenParts) -> _Level:
-        """Return the next level, which contains the containers found in this one."""
+        """Return the next level, whose containers this level references."""
         rows = sum(map(written.side_rows, (CONTAINERS_SIDE, EDGES_SIDE)))
         return _Level(self.known + written.paths(run, CONTAINERS_SIDE), written.paths(run, EDGES_SIDE), None, self.rows + rows)
 
@@ -244,7 +245,7 @@ class _Level:
 def _decode_levels(
     spark: SparkSession, context: RunContext, lake_name: str, level: _Level, find: FindPending, failed: Sequence[str]
 ) -> list[WrittenParts]:
-    """Decode all pending containers, level by level, until no level references further ones.
+    """Decode all pending containers, level by level, until a level references no new container.
 
     Args:
         level: The first level.
@@ -282,9 +283,9 @@ def _decode(
 def _copy_undecoded(context: RunContext, lake_name: str, run: TableRun, written: WrittenParts) -> Iterator[WrittenParts]:
     """Copy the entries of damaged containers that an earlier release could still decode.
 
-    If rows depend on settings, nothing is copied, because rows decoded with other settings may lack
-    files. Missing containers are skipped too: they may be in quarantine, and treating them as
-    readable could allow needed files to be purged.
+    If entries depend on settings of the lake, nothing is copied, because entries that were decoded
+    with other settings may lack files. Missing containers are skipped too, because they may be in
+    quarantine, and treating them as readable could allow needed files to be purged.
     """
     state, storages = context.state, [storage.name for storage in context.config.storages]
     if context.config.lake(lake_name).decoding_settings([storage.location for storage in context.config.storages]):
@@ -305,17 +306,18 @@ def _copy_undecoded(context: RunContext, lake_name: str, run: TableRun, written:
 
 
 def refuse_blind_executors(objects: Objects, lake_name: str, failures: pa.Table, *, may_list: bool = True) -> None:
-    """Raise `LakeUnreadable` if executors cannot find containers that this process finds.
+    """Raise `LakeUnreadable` if executors cannot find containers that the driver process finds.
 
-    Entries of absent optional containers are ignored. Without this check, an executor that has not
-    mounted the disk, or that uses another S3 server, would make all containers look absent.
+    This happens if an executor has not mounted a disk, or uses another S3 server. Without this
+    check, all containers would look missing, and the entries of missing optional containers are
+    ignored.
 
     Args:
         failures: Containers that executors could not read (columns address, absent).
         may_list: False if the run must not send LIST requests.
 
     Raises:
-        LakeUnreadable: If this process finds one of the absent containers.
+        LakeUnreadable: If the driver process finds one of the missing containers.
     """
     absent = failures.filter(failures.column("absent")).column("address").to_pylist()
     found = [address for address, size in zip(absent, read_sizes(objects, absent, may_list=may_list), strict=True) if size >= 0]
@@ -327,10 +329,10 @@ def refuse_blind_executors(objects: Objects, lake_name: str, failures: pa.Table,
 
 
 def _rewritten_paths(context: RunContext) -> Iterator[str]:
-    """Yield parts that list containers whose objects changed, according to the last sweeps.
+    """Yield the parts in which the last sweeps list containers whose objects have changed.
 
-    The parts have the `REWRITTEN` columns. Times do not give the order of the sweeps, because a
-    rehearsal, or a clock that was ahead, publishes a sweep in the future.
+    The parts have the `REWRITTEN` columns. The order of sweeps is given by sequence numbers,
+    because a rehearsal, or a clock that was ahead, publishes sweeps in the future.
     """
     for storage in context.config.storages:
         sweeps = context.state.history(storage.name, ORPHAN_FILES.name)

@@ -16,7 +16,7 @@ from gc_assets.state.journal import PublishedTable
 
 
 def mark(spark: SparkSession, context: RunContext, lake_name: str) -> PublishedTable:
-    """Publish all tables of a lake up to `live_files`, and return `live_files`."""
+    """Publish all tables of a lake from `lake_refs` to `live_files`, and return `live_files`."""
     lake_refs(context, lake_name)
     commit_graph(spark, context, lake_name)
     reachable_snapshots(spark, context, lake_name)

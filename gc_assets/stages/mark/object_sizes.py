@@ -18,11 +18,11 @@ LISTED_KEYS_PER_HEAD: Final = 125
 
 
 def read_sizes(objects: Objects, addresses: Sequence[str], *, may_list: bool = True) -> list[int]:
-    """Return object sizes in bytes, or -1 for missing or unreadable objects.
+    """Return the sizes of objects in bytes, or -1 for missing or unreadable objects.
 
     If a directory contains at least `MIN_LISTED_KEYS` of the objects, it is listed, but only up to
     `LISTED_KEYS_PER_HEAD` keys per object. Objects that no listing contains are requested one by
-    one. If `may_list` is False, all objects are.
+    one. If `may_list` is False, all objects are requested.
     """
     by_directory = defaultdict[str, set[str]](set)
     for address in addresses:

@@ -1,4 +1,4 @@
-"""Find the containers that still have to be decoded."""
+"""Find the containers (metadata files) that still have to be decoded."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ class FindPending:
 
     If the parent did not record a container's length, the length is read from the store. A missing
     container gets the length -1, so that a decoded object of the same name is not used instead.
-    Content roots of expired commits that an earlier run decoded or did not find are skipped.
-    Otherwise, every run would request all collected history again.
+    Content roots of expired commits are skipped if an earlier run decoded or did not find them.
+    Otherwise, every run would request the objects of all collected history again.
 
-    `run_single_task` runs this, in an executor if necessary.
+    `run_single_task` calls it in the driver process or on an executor.
 
     Attributes:
-        known: Parts with the decoded containers in the cache.
-        parents: Parts that reference the containers, either edges of the previous level or
-            unreadable containers of earlier runs.
+        known: Parts that list decoded containers.
+        parents: Parts that reference the containers. They contain either edges of the previous
+            level, or containers that earlier runs could not read.
         edges: Parts with cached edges, which are only read if `roots` is given.
-        rewritten: Parts that list containers whose objects changed, according to the last sweeps.
+        rewritten: Parts in which the last sweeps list containers whose objects have changed.
         roots: The tables with content roots, for the first level only.
         width: Maximum number of decoding tasks (`split_by_cost`).
         named_prefixes: Recorded prefixes that containers refer to by name, if any.
@@ -100,7 +100,7 @@ class FindPending:
             yield report_parts(parts, summary={"size_bytes": int(_bounded_sizes(tasks).sum())})
 
     def _add_roots(self, tables: RootTables, wanted: pa.Table, known: pa.Table, stale: pa.Array) -> tuple[pa.Table, pa.Table]:
-        """Move stale containers from `known` to `wanted`, and add the content roots to `wanted`."""
+        """Move outdated containers from `known` to `wanted`, and add the content roots to `wanted`."""
         stale = pa.concat_arrays([stale, self._find_outdated_names()]).unique()
         if len(stale):
             known = known.filter(pc.invert(pc.is_in(known.column("container"), stale)))
@@ -116,11 +116,11 @@ class FindPending:
         return pa.concat_tables([inner, pending], promote_options="default"), known
 
     def _compare_identities(self, known: pa.Table) -> tuple[pa.Array, pa.Table]:
-        """Compare decoded containers with their current objects.
+        """Compare the ETags of decoded containers with those of their current objects.
 
         Returns:
-            Addresses whose current object was not decoded, and the rows of `known` whose object
-            certainly exists and is unchanged.
+            The addresses of containers whose current object was not decoded, and the rows of
+            `known` whose object certainly exists and is unchanged.
         """
         rewritten = read_parts(self.files, list(self.rewritten), REWRITTEN)
         listed = dict(zip(rewritten.column("address").to_pylist(), rewritten.column("etag").to_pylist(), strict=True))
@@ -137,7 +137,7 @@ class FindPending:
         return stale, known.take(at.filter(pc.and_(exists, pc.is_valid(at))))
 
     def _find_outdated_names(self) -> pa.Array:
-        """Return decoded containers that refer to a name whose prefix has changed."""
+        """Return the addresses of decoded containers that use a name whose prefix has changed."""
         if self.named_prefixes is None:
             return pa.array([], pa.string())
         rows = read_parts(self.files, list(self.locations), LOCATIONS, ["container", "address", "kind"])
@@ -162,7 +162,7 @@ class FindPending:
         return pc.and_(pc.greater_equal(roots.column("rank"), RELEASED), pc.or_(absent, decoded))
 
     def _add_sizes(self, tasks: pa.Table, unchanged: pa.Table) -> pa.Table:
-        """Fill in missing lengths, from unchanged containers if possible, or from the store."""
+        """Fill in missing lengths from decoded containers that are unchanged, or from the store."""
         at = pc.index_in(tasks.column("address"), unchanged.column("container"))
         sizes = pc.coalesce(tasks.column("size_bytes"), unchanged.column("container_size_bytes").take(at))
         missing = pc.is_null(sizes)
@@ -176,7 +176,7 @@ def split_by_cost(tasks: pa.Table, width: int) -> Iterator[pa.Table]:
     """Split containers (`TASKS` columns) into at most `width` groups of similar cost.
 
     Containers with neighboring addresses stay together, because they usually belong to one table
-    and reference the same children. In any other order, every part would reference the children of
+    and reference the same children. In any other order, every group would reference the children of
     all tables.
     """
     ordered = tasks.sort_by("address")
@@ -193,13 +193,13 @@ def _bounded_sizes(tasks: pa.Table) -> NDArray[np.float64]:
 
 
 def _merge_tasks(wanted: pa.Table) -> pa.Table:
-    """Merge tasks by address, and combine the values that different parents recorded."""
+    """Merge the rows of each container, and combine the values that different parents recorded."""
     how = {name: "max" for name in TASKS.names if name not in {"address", "snapshot_id"}} | {"snapshot_id": "min"}
     return aggregate_rows(wanted, "address", how).select(TASKS.names).cast(TASKS)
 
 
 def length_identity(rows: pa.Table, address: str, length: str) -> pa.ChunkedArray:
-    """Combine address and length into the identity of a decoded object."""
+    """Combine the columns of an object's address and length into one column that identifies it."""
     return _join(rows.column(address), rows.column(length).cast(pa.string()))
 
 

@@ -1,6 +1,6 @@
-"""Record the policy of each run in `policy_table`, and its rules in `current_rules`.
+"""Record the retention policy of each run in `policy_table`, and its rules in `current_rules`.
 
-`current_rules` also contains the bound up to which earlier runs have executed each rule.
+`current_rules` also contains the time up to which earlier plans have executed each rule.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def policy_table(context: RunContext, lake_name: str) -> PublishedTable:
 
 @log_progress(CURRENT_RULES)
 def current_rules(context: RunContext, lake_name: str) -> PublishedTable:
-    """Publish the enabled rules of this run date with `last_deleted`.
+    """Publish the enabled rules of this run date, and the time of their last deletion.
 
     `last_deleted` is the rule's `date_to_be_deleted` on the newest earlier run date whose plan was
     completely applied. Dates with unapplied, failed or restored plans are ignored.
@@ -91,5 +91,5 @@ def find_finished_dates(context: RunContext) -> set[date]:
 
 
 def newest_finished_date(context: RunContext) -> date | None:
-    """Return the newest earlier run date with completed deletions."""
+    """Return the newest earlier run date whose deletions are complete, or None."""
     return max((day for day in find_finished_dates(context) if day < context.run_date), default=None)

@@ -1,8 +1,9 @@
 """Compare the refs that earlier runs recorded with the current ones.
 
 When a ref is deleted, its commits stay protected for the grace period. However, a ref or table also
-looks deleted if the server or catalog hides it from the user. To detect this, the server is asked
-for each ref that the last run read, and an Iceberg catalog for each table of the last run.
+looks deleted if the server or catalog hides it from the user of gc-assets. To detect this,
+gc-assets requests each ref that the last run read from the server, and each table of the last run
+from an Iceberg catalog.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from gc_assets.state.summaries import FreezeTime, LakeRefsSummary
 
 @dataclass(frozen=True, slots=True)
 class Freeze:
-    """The refs that a run recorded, by ref name, and the time. Refs without a head are omitted."""
+    """The refs that a run recorded, keyed by ref name, and the time. Refs without head are omitted."""
 
     at: datetime
     refs: Mapping[str, Ref]
@@ -39,17 +40,17 @@ def build_freeze(at: datetime, refs: Sequence[Ref]) -> Freeze:
 
 
 def refuse_hidden(context: RunContext, lake_name: str, lake: Lake, current: Freeze) -> None:
-    """Raise an error if the lake hides a ref of the previous freeze that still exists."""
+    """Raise an error if the lake hides a ref that the previous run recorded and that still exists."""
     filtered = as_filtered(lake)
     if filtered is not None and (previous := list_previous_freezes(context, lake_name, current.at)):
         filtered.verify_deleted(_read_freeze(context, previous[-1]).refs.keys() - current.refs.keys())
 
 
 def add_hidden_tables(context: RunContext, lake: Lake, refs: FrozenRefs, frozen_at: datetime) -> FrozenRefs:
-    """Add unreadable tables to a freeze that the catalog may still have but does not list.
+    """Add the tables that the catalog may still have, but does not list, as unreadable tables.
 
-    They are tables of the last run, and their last claims stay protected. If the catalog confirms
-    that a table does not exist, the table was dropped and is not added.
+    These are tables of the last run, and files under their last claims are not collected. A table
+    is not added if the catalog confirms that it does not exist, because it was dropped then.
     """
     opened = as_listing(lake)
     previous = list_previous_freezes(context, lake.name, frozen_at, with_real=True) if opened is not None else []
@@ -70,11 +71,11 @@ def add_hidden_tables(context: RunContext, lake: Lake, refs: FrozenRefs, frozen_
 
 @dataclass(frozen=True, slots=True)
 class _MissedTable:
-    """A name of a table in the last run that the catalog no longer lists.
+    """A table name of the last run that the catalog no longer lists.
 
     Attributes:
         address: The table's last metadata file, if known.
-        table_uuid: The table's uuid, if known.
+        table_uuid: The table's UUID, if known.
     """
 
     table_name: str
@@ -83,9 +84,9 @@ class _MissedTable:
 
 
 def _find_hidden(opened: ListingLake, missed: Sequence[_MissedTable]) -> Iterator[tuple[_MissedTable, str]]:
-    """Yield the tables that the catalog may still have, with the reasons.
+    """Yield those missed tables that the catalog may still have, each with the reason.
 
-    Each request contains only one name per uuid.
+    Each request to the catalog contains only one name per table UUID.
     """
     remaining = list(missed)
     while remaining:
@@ -102,9 +103,9 @@ def _find_hidden(opened: ListingLake, missed: Sequence[_MissedTable]) -> Iterato
 def _find_missed(context: RunContext, newest: PublishedTable, lake_name: str, refs: FrozenRefs, frozen_at: datetime) -> list[_MissedTable]:
     """Return the tables of the last run that the catalog does not list.
 
-    A table can be registered under several names, each with its own history, so each name is
-    checked separately. For example, the catalog is also asked for the old name of a renamed table,
-    unless only its case changed. A table is skipped if its name is in use (`_used_names`).
+    Each name of a table is checked separately, because a table can be registered under several
+    names, each with its own history. For example, the old name of a renamed table is checked too,
+    unless only its case changed. A name is skipped if it is in use (`_used_names`).
     """
     listed = {source.table_uuid for source in refs.sources}
     pairs = {(source.table_name, source.table_uuid) for source in refs.sources}
@@ -140,9 +141,9 @@ def _used_names(refs: FrozenRefs) -> set[str | None]:
 
 
 def _find_claims(context: RunContext, newest: PublishedTable, tables: Sequence[_MissedTable]) -> list[Claim]:
-    """Return the last recorded locations of these tables, whose files stay protected.
+    """Return the last recorded locations of missed tables as claims that collect no files.
 
-    A location without a recorded table uuid is matched by table name.
+    A location without a recorded table UUID is matched by table name.
     """
     rows = read_parts(context.state.files, newest.paths(CLAIMS_SIDE), CLAIMS, ["address", "table_uuid", "table_name"]).to_pylist()
     names = {item.table_uuid or item.table_name: item.table_name for item in tables}
@@ -157,7 +158,7 @@ def _find_claims(context: RunContext, newest: PublishedTable, tables: Sequence[_
 
 
 def find_previous_refs(context: RunContext, lake_name: str, current: Freeze, since: datetime) -> tuple[PreviousRef, ...]:
-    """Return the refs that were deleted or moved between freezes, from `since` up to `current`."""
+    """Return the refs that were deleted or moved from the time `since` up to the current freeze."""
     previous = list_previous_freezes(context, lake_name, current.at)
     recent = [index for index, run in enumerate(previous) if _frozen_at(run) >= since]
     # The last freeze before the period is needed to detect deletions up to its first freeze.
@@ -175,7 +176,7 @@ def find_dropped_or_moved(freezes: Sequence[Freeze]) -> Iterator[PreviousRef]:
 
 
 def list_previous_freezes(context: RunContext, lake_name: str, before: datetime, *, with_real: bool = False) -> list[PastRun]:
-    """Return all freezes before a time, oldest first.
+    """Return the runs that read (froze) a lake's refs before a time, oldest first.
 
     Rehearsals see only rehearsals, and real runs see only real runs, because their clocks differ.
     With `with_real`, a rehearsal sees real runs too, because both read the same catalog.

@@ -19,9 +19,9 @@ _DEFERRED: Final = "deferred"
 
 
 def add_restore_commands(context: RunContext, unread: Sequence[UnreadTable]) -> tuple[UnreadTable, ...]:
-    """Add the command to restore a table's metadata to its reason, if the metadata is in quarantine.
+    """Add the command to restore metadata to the reasons of tables whose metadata is in quarantine.
 
-    If a storage has too many log entries to read them in this process, nothing is added.
+    If a storage has too many log entries for the driver process, nothing is added for it.
     """
     resolver, keys = context.resolver(), defaultdict[str, dict[str, str]](dict)
     for item in unread:
@@ -40,7 +40,7 @@ def add_restore_commands(context: RunContext, unread: Sequence[UnreadTable]) -> 
 
 
 def _find_plans(context: RunContext, storage_name: str, keys: Sequence[str]) -> dict[str, str]:
-    """Return the plans that moved the given keys to quarantine."""
+    """Return the ids of the plans that quarantined files, keyed by file key."""
     reader = LogReader.of(context.state, storage_name)
     if not reader.rows or reader.rows > SHARE_ROWS:
         return {}

@@ -48,7 +48,7 @@ _COMMIT: Final = ["table_uuid", "commit_id"]
 
 @dataclass(frozen=True, slots=True)
 class _Runs:
-    """The runs to publish. `contents` is None for lakes without `live_contents`."""
+    """The unpublished runs of the tables. `contents` is None for lakes without `live_contents`."""
 
     reachable: TableRun
     expiry: TableRun
@@ -132,9 +132,9 @@ def read_policy_refs(context: RunContext, lake: Lake, refs: PublishedTable) -> F
 
 
 def find_expiry_logs(context: RunContext, lake_name: str, until: str | None = None) -> tuple[str, ...]:
-    """Find the `expiry_log` parts of all executions, oldest first.
+    """Find the `expiry_log` parts of all applies, oldest first.
 
-    If `until` is given, only executions that began before the run with this id are returned.
+    If `until` is a run id, only the parts of applies that began before this run are returned.
     """
     logs = [log for log in context.state.history(lake_name, EXPIRY_LOG.name) if until is None or log.run_id < until]
     return tuple(context.state.paths(sorted(logs, key=lambda log: log.run_id)))
@@ -143,13 +143,13 @@ def find_expiry_logs(context: RunContext, lake_name: str, until: str | None = No
 def read_edits(files: Files, logs: Sequence[str]) -> tuple[ExpiryAction, ...]:
     """Read history edits that plans have made and that have not been undone.
 
-    Removals of table snapshots are skipped, because graphs do not contain removed snapshots.
+    Removals of table snapshots are skipped, because commit graphs do not contain removed snapshots.
     """
     return _select_made(_read_log(files, logs))
 
 
 def _read_log(files: Files, logs: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield the outcomes of edits, oldest first, without removals of table snapshots."""
+    """Yield the outcomes of history edits, oldest first, without removals of table snapshots."""
     for path in logs:
         rows = read_parts(files, [path], EXPIRY_LOG.schema)
         is_of_table = pc.and_(pc.equal(rows.column("action"), REMOVE_SNAPSHOT), pc.is_valid(rows.column("table_uuid")))
@@ -165,9 +165,9 @@ def _select_made(log: Iterable[Mapping[str, Any]]) -> tuple[ExpiryAction, ...]:
 
 @dataclass(frozen=True)
 class _ApplyRetention:
-    """Apply the lake's policy to the published graph, and write the resulting tables.
+    """Apply the lake's retention policy to the published commit graph, and write the results.
 
-    `run_single_task` runs this, in an executor if necessary.
+    `run_single_task` calls it in the driver process or on an executor.
 
     Attributes:
         unread: Why the whole lake is unreadable, or None.
@@ -216,9 +216,9 @@ class _ApplyRetention:
                 yield report_parts(contents.parts, contents.digest, summary={"asset": LIVE_CONTENTS.name})
 
     def _retain(self, refs: FrozenRefs, commits: pa.Table, log: BranchLog) -> tuple[Retention, str | None]:
-        """Apply the policy, and return the reason if a single-repository lake is unreadable.
+        """Apply the policy. If a single-repository lake is unreadable, also return the reason.
 
-        In this case, all commits are retained.
+        All commits of an unreadable lake are retained.
         """
         unread = self.unread
         if unread is None:

@@ -20,13 +20,14 @@ from gc_assets.state.side_tables import EDGES
 
 
 def find_accepted_lengths(files: Files, edges: Sequence[str], index: pa.Table, undecoded: pa.Table) -> Mapping[str, int]:
-    """Return lengths of decoded manifests that have the recorded number of entries, by address.
+    """Return the lengths of decoded manifests that have the recorded number of entries.
 
-    A manifest that was decoded with several lengths is not accepted, because its current content is
-    unknown.
+    The lengths are in bytes, keyed by address. A manifest that was decoded with several lengths is
+    not accepted, because its current content is unknown.
 
     Args:
-        edges: Parts with the edges (`EDGES` columns), which are only read if there is a candidate.
+        edges: Parts with the edges between containers (`EDGES` columns), which are only read if a
+            manifest may be accepted.
         index: Decoded containers (columns container, container_size_bytes, entries).
         undecoded: Containers that were only decoded with other lengths (`ROOTS` columns).
     """

@@ -45,14 +45,14 @@ class ReleasedFiles:
         return rows.filter(pc.invert(rows.column("deduplicated"))).select(["storage", "key"])
 
     def keys_frame(self, spark: SparkSession, files: Files) -> DataFrame:
-        """Return the keys of `read_keys` as a frame."""
+        """Return the same rows as `read_keys`, but as a Spark frame."""
         sizes = [part.size_bytes for part in self.published.parts()]
         rows = read_paths(spark, files, self.table.schema, self.published.paths(), _COLUMNS, sizes)
         return rows.filter("not deduplicated").select("storage", "key")
 
 
 def find_released_files(context: RunContext, lake_name: str) -> ReleasedFiles | None:
-    """Return the files released in this run, or None if the lake has no rules that release files.
+    """Return the files that lifecycle rules release in this run, or None without such rules.
 
     Raises:
         StateError: If the lake has such rules, but the table is not published.

@@ -1,7 +1,7 @@
-"""Resolve stored addresses again after storages or symbolic links have changed.
+"""Resolve recorded addresses again after storages or symbolic links have changed.
 
 An address resolves to a storage and a key, which depend on the configured storages and on symbolic
-links (`KeyResolver`). Tables that later runs reuse therefore record both. See
+links (`KeyResolver`). Tables that later runs reuse therefore record storages and links. See
 docs/adr/0010-what-caches-depend-on.md.
 """
 
@@ -41,7 +41,7 @@ _SEGMENT_TABLES = {None: MANIFEST_ENTRIES.schema, LOCATIONS_SIDE: LOCATIONS, CON
 
 
 def build_links(resolver: KeyResolver) -> pa.Table:
-    """Return the directories that affect a resolver's results, with their targets (`LINKS`)."""
+    """Return the directories that a resolver has looked up, with their targets (`LINKS` columns)."""
     found = sorted(resolver.link_targets.items())
     return pa.table({"directory": [name for name, _ in found], "target": [target for _, target in found]}, schema=LINKS)
 
@@ -74,14 +74,14 @@ def resolve_or_keep(rows: pa.Table, resolver: KeyResolver) -> pa.Table:
 
 
 def find_resolvable(addresses: Iterable[str], resolver: KeyResolver) -> list[str]:
-    """Return only the addresses that can be resolved."""
+    """Select the addresses that can be resolved to a location."""
     return [address for address in addresses if resolver.find_problem(address) is None]
 
 
 def resolve_content_roots(batches: Iterator[pa.RecordBatch], resolver: KeyResolver) -> Iterator[pa.RecordBatch]:
-    """Replace the storage and key of content roots in rows of `commit_graph`.
+    """Resolve the content roots in rows of `commit_graph` again.
 
-    An unresolvable address keeps the values from the run that read its commit.
+    A root with an unresolvable address keeps the storage and key from the run that read its commit.
     """
     for batch in batches:
         index = batch.schema.get_field_index("content_roots")
@@ -96,7 +96,7 @@ def resolve_content_roots(batches: Iterator[pa.RecordBatch], resolver: KeyResolv
 
 
 def resolve_segments(spark: SparkSession, segments: Segments, resolver: KeyResolver, files: Files, run: TableRun) -> WrittenParts:
-    """Copy rows of cache segments to parts of `run`, with new keys.
+    """Copy segments of cached entries to parts of a run, with newly resolved keys.
 
     Unreadable containers are not copied, because the caller decodes them again.
     """
@@ -108,7 +108,7 @@ def resolve_segments(spark: SparkSession, segments: Segments, resolver: KeyResol
 
 @dataclass(frozen=True)
 class _ResolveParts:
-    """Copy numbered parts with newly resolved keys. Each part has a side table or None."""
+    """Copy parts of segments, which are selected by number, with newly resolved keys."""
 
     files: Files
     run: TableRun

@@ -1,4 +1,4 @@
-"""Write a segment of the entry cache."""
+"""Write a segment of `manifest_entries`, the cache of decoded container entries."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _SIDE_TABLES: Final = {
 
 
 class SegmentWriter:
-    """Write one task's entries, and the side tables of `manifest_entries`."""
+    """Write the entries that one task decodes, and the side tables of `manifest_entries`."""
 
     def __init__(self, files: Files, run: TableRun) -> None:
         # Containers have separate parts, which readers of files skip based on the parts'
@@ -57,7 +57,7 @@ class SegmentWriter:
         """Write entries (columns of `manifest_entries`) with their edges and hashes.
 
         Returns:
-            The hashes (`HASHES` columns).
+            The key hashes of the file entries (`HASHES` columns).
         """
         inner, hashes = entries.filter(entries.column("is_container")), build_hashes(entries)
         self._entries.write(entries.filter(pc.invert(entries.column("is_container"))))

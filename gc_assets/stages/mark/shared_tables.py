@@ -1,7 +1,8 @@
-"""Find history edits that remove what another lake with the same table or repository keeps.
+"""Find planned edits that remove history which another lake with the same table keeps.
 
 Several lakes may collect one table, for example because their `tables` patterns overlap, or because
-it is in two catalogs. The table then keeps all history that any of these lakes keeps.
+it is in two catalogs. The same applies to repositories. All history that any of these lakes keeps
+is then kept.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class KeptBy:
 
 
 def list_expiry_tables(context: RunContext, lake: str) -> list[tuple[PublishedTable, str | None]]:
-    """List the tables that contain a lake's edits.
+    """List the tables that contain a lake's planned history edits.
 
     If the edits are in a side table, its name is returned with the table. In both cases, the rows
     have the columns of `expiry_plan`.
@@ -55,7 +56,7 @@ def list_expiry_tables(context: RunContext, lake: str) -> list[tuple[PublishedTa
 
 
 def read_expiry(context: RunContext, lake: str, columns: list[str] | None = None) -> pa.Table:
-    """Read a lake's edits, with all or some columns of `expiry_plan`."""
+    """Read a lake's planned history edits, with all or some columns of `expiry_plan`."""
     paths = [path for table, side in list_expiry_tables(context, lake) for path in table.paths(side)]
     return read_parts(context.state.files, paths, EXPIRY_PLAN.schema, columns)
 
@@ -69,9 +70,9 @@ class SharedTables:
     """Tables and repositories that several lakes collect.
 
     Attributes:
-        listed: Uuids of the tables that each lake's catalog lists.
-        selected: Uuids of the listed tables that each lake's configuration selects.
-        by_uuid: Lakes that select the same table, by table uuid.
+        listed: UUIDs of the tables that each lake's catalog lists.
+        selected: UUIDs of the listed tables that each lake's configuration selects.
+        by_uuid: Lakes that select the same table, keyed by table UUID.
         neighbours: For each lake, all lakes with the same repository, catalog or server. Some of
             them may read different catalogs at the same address.
     """
@@ -84,7 +85,7 @@ class SharedTables:
 
     @classmethod
     def of(cls, context: RunContext, lakes: Collection[str]) -> SharedTables:
-        """Read the tables of all lakes."""
+        """Find the tables and repositories that some lakes share."""
         listed, selected = dict[str, frozenset[str]](), dict[str, frozenset[str]]()
         by_uuid, by_place = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
         for lake in lakes if len(lakes) > 1 else ():
@@ -109,15 +110,15 @@ class SharedTables:
         return not self.by_uuid and not self.neighbours
 
     def find_kept_edits(self, lake: str, edits: pa.Table) -> dict[EditKey, KeptBy]:
-        """Return the edits of a lake that another lake does not make.
+        """Return a lake's history edits that remove what another lake keeps.
 
-        If the other lake's configuration selects the table, it keeps
+        Another lake whose configuration selects the table keeps
 
         - a listed snapshot or ref that it does not remove,
         - schemas and partition specs that it does not remove,
         - everything in a table of its own catalog that it has not read in this run.
 
-        In a repository, every edit counts as kept unless both lakes make exactly the same edits,
+        All edits of a repository are returned unless both lakes make exactly the same edits,
         because some of them alone could cut off history.
 
         Args:
@@ -130,7 +131,7 @@ class SharedTables:
         return found
 
     def _find_others(self, lake: str, edits: pa.Table) -> set[str]:
-        """Return lakes that share the catalog, and lakes that select one of the edited tables."""
+        """Return lakes that share a lake's catalog, and lakes that select one of its edited tables."""
         if lake not in self.listed or not edits.num_rows:
             return set()
         of_tables = frozenset[str]().union(*(self.by_uuid.get(table_uuid, frozenset()) for table_uuid in _uuids_of(edits)))
@@ -180,7 +181,7 @@ def _unite(lake: str, groups: Iterable[Collection[str]]) -> frozenset[str]:
 
 
 def _list_tables(context: RunContext, lake: str) -> list[tuple[str, str | None]]:
-    """List the uuid and name of each table in a lake's catalog.
+    """List the UUID and name of each table in a lake's catalog.
 
     If a table has several names, it occurs several times.
     """
@@ -199,7 +200,7 @@ def _select_tables(edits: pa.Table, uuids: Collection[str]) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class _OtherHistory:
-    """Another lake's snapshots and refs of some tables, and the edits that it makes."""
+    """The snapshots and refs that another lake has of some tables, and its planned edits."""
 
     snapshots: frozenset[tuple[str, str]]
     refs: frozenset[tuple[str, str]]
@@ -229,7 +230,7 @@ class _OtherHistory:
 
 
 def _effect(key: EditKey) -> EditKey:
-    """Replace the action, so that both ways to delete a ref have the same key."""
+    """Replace the action of an edit's key, so that both actions that delete a ref are equal."""
     uuid, action, snapshot_id, ref_name = key
     return uuid, DELETE_REF if action in _REF_EDITS else action, snapshot_id, ref_name
 

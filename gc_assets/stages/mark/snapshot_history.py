@@ -42,7 +42,8 @@ def snapshot_history(spark: SparkSession, context: RunContext, lake_name: str) -
     """Publish `snapshot_history` for a run date.
 
     The table contains all current snapshots. A removed snapshot stays in it for `history.keep`. A
-    verification mark replaces the newest table so that it includes the apply's own removals.
+    verification mark (made by an apply before it acts) replaces the newest table, to include the
+    apply's own removals.
     """
     state = context.state
     inputs = [context.table(table, lake_name) for table in (LAKE_REFS, COMMIT_GRAPH, REACHABLE_SNAPSHOTS)]
@@ -94,7 +95,7 @@ def snapshot_history(spark: SparkSession, context: RunContext, lake_name: str) -
 
 
 def record_removals(spark: SparkSession, context: RunContext, lake_name: str, plan_id: str, actions: pa.Table) -> PublishedTable:
-    """Publish the newest history again, with the plan and reason of each upcoming removal.
+    """Publish the newest snapshot history again, with plan and reason of each upcoming removal.
 
     Args:
         context: The run context of the verification mark.
@@ -102,8 +103,8 @@ def record_removals(spark: SparkSession, context: RunContext, lake_name: str, pl
         actions: The removals (columns of `expiry_plan`).
 
     Raises:
-        StateError: If a snapshot in the verification mark is missing from the history, because its
-            removal would not be recorded.
+        StateError: If a snapshot to remove is missing from the history, so that its removal would
+            not be recorded.
     """
     state = context.state
     newest = _newest(context, lake_name, context.clock.today())
@@ -146,7 +147,7 @@ def _expiry_logs(context: RunContext, lake_name: str) -> Segments:
 
 
 def _choose_session(spark: SparkSession, edits: Segments, tables: Sequence[PublishedTable]) -> SparkSession:
-    """Choose a session that suits a query over these tables and all edit logs."""
+    """Choose a Spark session for a query over the given tables and all edit logs."""
     rows, files = sum(table.rows for table in tables), sum(len(table.paths()) for table in tables)
     return choose_session(spark, rows + sum(log.rows for log in edits.runs), files + len(edits.paths()))
 
@@ -166,7 +167,7 @@ def _retention_period(context: RunContext, lake_name: str) -> timedelta:
 
 
 def _list_snapshots(commits: DataFrame, reachable: DataFrame) -> DataFrame:
-    """Select the snapshots that are in the metadata, as rows of `snapshot_history`."""
+    """Select the snapshots that table metadata lists, as rows of `snapshot_history`."""
     reached = reachable.select("table_uuid", "commit_id", "refs")
     return commits.join(reached, ["table_uuid", "commit_id"]).select(
         "table_uuid",
@@ -186,7 +187,7 @@ def _list_snapshots(commits: DataFrame, reachable: DataFrame) -> DataFrame:
 
 
 def _add_removals(spark: SparkSession, context: RunContext, edits: Segments, snapshots: DataFrame) -> DataFrame:
-    """Add a `removed` column with the log entry if a plan removed the snapshot."""
+    """Add the column `removed` with the log entry of the plan that removed the snapshot, if any."""
     paths = edits.paths()
     if not paths:
         return snapshots.withColumn("removed", F.lit(None).cast("struct<at: timestamp, reason: string, plan_id: string>"))

@@ -1,4 +1,4 @@
-"""Write a lake's external addresses that may be other names of objects in storages."""
+"""Find addresses outside all storages that may be other names of objects in storages."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _COLUMNS: Final = ("key", "kind", "size_bytes", "commit_id", "container", "table
 
 
 def external_addresses(context: RunContext) -> ExternalAddresses:
-    """Build the classifier for addresses outside all configured storages."""
+    """Build the object that decides which addresses outside all storages are unknown."""
     config = context.config
     locations = [storage.location for storage in config.storages]
     storages = [(location, config.endpoint_of(location)) for location in locations]
@@ -63,18 +63,19 @@ def _former_resolver(context: RunContext) -> KeyResolver | None:
 def write_unknown_addresses(
     spark: SparkSession, context: RunContext, run: TableRun, external: Sequence[PartFile], entries: PublishedTable
 ) -> WrittenParts:
-    """Write a lake's unknown addresses to the side table `UNKNOWN_ADDRESSES`.
+    """Write the unknown addresses of a lake's live files to the side table `UNKNOWN_ADDRESSES`.
 
     Args:
-        spark: Used only if the addresses do not fit in this process.
+        spark: Used only if there are too many addresses for the driver process.
         run: The run of `live_files`.
-        external: The run's parts with external files (columns of `live_files`, with the address as
-            key).
+        external: Parts with the live files outside all storages (columns of `live_files`, with the
+            address as key).
         entries: `manifest_entries` of this run. For unreadable containers, it contains the
             addresses whose prefix is unknown.
 
     Returns:
-        The side table. `summary` contains the number of addresses, and samples with their reasons.
+        The parts of the side table. `summary` contains the number of unknown addresses, and samples
+        with the reasons.
     """
     files, unresolved = context.state.files, entries.parts(UNRESOLVED_SIDE)
     reports = list[Any]()
@@ -102,9 +103,9 @@ def _select_unknown(
 
 
 def _find_incomplete(files: Files, paths: Sequence[str]) -> frozenset[str]:
-    """Return the uuids of tables with missing or hidden local files.
+    """Return the UUIDs of tables with missing or hidden local files.
 
-    For a lake without tables, the uuid is "".
+    For a lake without tables, the UUID is "".
     """
     found: set[str] = set()
     for path in paths:
@@ -117,14 +118,14 @@ def _find_incomplete(files: Files, paths: Sequence[str]) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class _SelectUnknown:
-    """Select the files outside all storages whose addresses are unknown, and write them.
+    """Select and write the live files outside all storages whose addresses are unknown.
 
     Attributes:
-        spellings: Returns all possible names of a file, given one of them. None if the lake's files
-            have only one name.
-        incomplete: If not empty, only existing files of these tables are written. Because other
-            files of these tables are missing, a mount may be missing too. The existing files may
-            then be old copies under its mount point.
+        spellings: Returns all possible names (encodings) of a file, given one of them. None if the
+            lake's files have only one name.
+        incomplete: UUIDs of tables with missing files. If not empty, only existing files of these
+            tables are written. If a mount is missing too, these may be old copies under its mount
+            point.
     """
 
     addresses: ExternalAddresses
@@ -166,7 +167,7 @@ class _SelectUnknown:
 
 
 def _without_chunk_sizes(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Clear the sizes of chunks, because a file may be longer than the ranges that are read."""
+    """Remove the sizes of chunks, because a file may be longer than the ranges that are read."""
     is_chunk = pc.equal(rows.column("kind"), Kind.CHUNK)
     sizes = pc.if_else(is_chunk, pa.scalar(None, pa.int64()), rows.column("size_bytes"))
     return rows.set_column(rows.schema.get_field_index("size_bytes"), "size_bytes", sizes)
@@ -174,7 +175,7 @@ def _without_chunk_sizes(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 @dataclass(frozen=True)
 class _CopyUnresolved:
-    """Write the addresses with unknown prefixes, in a single task (`run_single_task`)."""
+    """Write addresses with unknown prefixes as rows of `UNKNOWN_ADDRESSES`, in a single task."""
 
     files: Files
     run: TableRun

@@ -34,10 +34,10 @@ def list_unread_tables(inputs: Mapping[str, PublishedTable]) -> list[UnreadTable
 
 
 def unread_reasons(inputs: Mapping[str, PublishedTable], last_known: LastKnown | None) -> dict[str, str]:
-    """Return why tables are unreadable, by uuid. The key `WHOLE_LAKE` represents the whole lake.
+    """Return why tables are unreadable, keyed by table UUID, or `WHOLE_LAKE` for the whole lake.
 
-    If a table's uuid is unknown, the result contains the missing tables that may have been renamed
-    to it instead.
+    An unreadable table with unknown UUID is represented by all missing tables that may have been
+    renamed to it.
     """
     reasons: dict[str, str] = {}
     for item in list_unread_tables(inputs):
@@ -54,10 +54,10 @@ def unread_reasons(inputs: Mapping[str, PublishedTable], last_known: LastKnown |
 
 
 def find_renamed_tables(inputs: Mapping[str, PublishedTable], last_known: LastKnown | None) -> dict[str, UnreadTable]:
-    """Return missing tables that may have been renamed to an unreadable table, by uuid.
+    """Return the unreadable tables to which missing tables may have been renamed.
 
-    A new name may previously have belonged to a dropped table. Tables that are unreadable under
-    their own name are skipped.
+    The result is keyed by the UUID of the missing table. Tables that are unreadable under their own
+    name are skipped. A new name may previously have belonged to a dropped table.
     """
     unread = [item for item in list_unread_tables(inputs) if item.table_name is not None]
     if not unread or last_known is None:
@@ -70,11 +70,11 @@ def find_renamed_tables(inputs: Mapping[str, PublishedTable], last_known: LastKn
 def list_unreadable(
     context: RunContext, lake_name: str, inputs: Mapping[str, PublishedTable], last_known: LastKnown | None, found: Mapping[str, str]
 ) -> tuple[Unreadable, ...]:
-    """List all unreadable tables: those that the walk found, and those with an unknown uuid.
+    """List all unreadable tables: those that the walk found, and those with an unknown UUID.
 
     Args:
         inputs: Result of `find_root_inputs`.
-        found: Reasons by table uuid, content id or `WHOLE_LAKE`.
+        found: Reasons that the walk found, keyed by table UUID, content id or `WHOLE_LAKE`.
     """
     refs = inputs[LAKE_REFS.name]
     summary = refs.summary(LakeRefsSummary)
@@ -116,7 +116,7 @@ def list_unreadable(
 def _find_names(
     context: RunContext, lake_name: str, refs: PublishedTable, previous: _PreviousReads
 ) -> tuple[dict[str, str], dict[str, str | None]]:
-    """Return names by table uuid or content id, and the identities that set them aside."""
+    """Return table names by UUID or content id, and the identities with which to set tables aside."""
     rows = read_rows(context.state, LAKE_REFS, refs, columns=["table_uuid", "table_name"]).to_pylist()
     names = previous.names | {row["table_uuid"]: row["table_name"] for row in rows if row["table_uuid"] is not None}
     names |= _content_names(context, lake_name) if context.kind(lake_name).has_live_contents else {}
@@ -129,7 +129,7 @@ def _find_names(
 
 
 def _content_names(context: RunContext, lake_name: str) -> dict[str, str]:
-    """Return the keys of live contents by content id, with a preference for keys at heads."""
+    """Return the keys of live contents, keyed by content id. Keys at branch heads are preferred."""
     contents = context.table(LIVE_CONTENTS, lake_name)
     rows = read_rows(context.state, LIVE_CONTENTS, contents, columns=["content_id", "content_key", "at_head"]).to_pylist()
     return {row["content_id"]: row["content_key"] for row in sorted(rows, key=lambda row: bool(row["at_head"])) if row["content_id"]}
@@ -137,14 +137,14 @@ def _content_names(context: RunContext, lake_name: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class _PreviousReads:
-    """Names and read times of a lake's tables in earlier runs.
+    """The names of a lake's tables in earlier runs, and when they could be read.
 
     Attributes:
         last_known: The newest earlier run, or None.
-        items: Tables that this earlier run could not read, by uuid or `WHOLE_LAKE`.
-        names: Table names by uuid.
-        uuids_by_name: Uuids by table name.
-        since_by_name: When tables with an unknown uuid became unreadable, by table name.
+        items: Tables that this earlier run could not read, keyed by UUID or `WHOLE_LAKE`.
+        names: Table names, keyed by UUID.
+        uuids_by_name: UUIDs, keyed by table name.
+        since_by_name: When tables with an unknown UUID became unreadable, keyed by table name.
     """
 
     last_known: LastKnown | None
@@ -179,7 +179,7 @@ class _PreviousReads:
 def _is_claim_of(claim: Mapping[str, Any], key: str, name: str | None) -> bool:
     """Check whether a claim belongs to an unreadable table.
 
-    If the table is hidden, its claims only contain its name.
+    The claims of a table that its catalog hides only contain the table's name.
     """
     is_named = claim["table_uuid"] is None and name is not None and claim["table_name"] == name
     return is_named or key in {WHOLE_LAKE, claim["table_uuid"]}

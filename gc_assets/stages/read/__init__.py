@@ -1,1 +1,1 @@
-"""Read-only reports and queries about published tables. They never influence deletions."""
+"""Read-only reports and queries about published tables, which never influence deletions."""

@@ -20,7 +20,7 @@ from gc_assets.state.summaries import OrphanFilesSummary
 
 
 def describe_accepted_prefix(config: Config, storage: str, prefix: str) -> str:
-    """Describe the foreign files of the last run that accepting a prefix applies to."""
+    """Describe which foreign files of the last run can be planned if a prefix is accepted."""
     state = State.of(config)
     swept = state.latest(storage, ORPHAN_FILES.name)
     if swept is None:
@@ -45,12 +45,12 @@ def describe_accepted_prefix(config: Config, storage: str, prefix: str) -> str:
 
 
 def describe_dead_table(config: Config, storage: str, record: DeadTable) -> str | None:
-    """Describe the effect of accepting a table as dead.
+    """Describe the effect of accepting that a table is dead (no longer used by any catalog).
 
     Returns:
-        A message if the last run found the table or view to be dropped, or if the acceptance has no
-        effect because that run did not find metadata of the table under the prefix. In all other
-        cases, None.
+        A message if the table or view was dropped according to the last run, or if the acceptance
+        has no effect because that run found no metadata of the table under the prefix. None in all
+        other cases.
     """
     state = State.of(config)
     swept = state.latest(storage, ORPHAN_FILES.name)
@@ -75,7 +75,7 @@ def describe_dead_table(config: Config, storage: str, record: DeadTable) -> str 
 
 
 def _describe_dropped(row: dict[str, Any], accepted: Sequence[str]) -> str:
-    """Describe the effect of accepted prefixes on a row of `DROPPED_TABLES`."""
+    """Describe the effect of accepted prefixes on a dropped table (a row of `DROPPED_TABLES`)."""
     if other := [prefix for prefix in row["prefixes"] if not prefix.startswith(tuple(accepted))]:
         return (
             f"The dropped table {row['table_name']} also has files under {other[0]}. Accept that location too, or leave out LOCATION to "

@@ -1,7 +1,7 @@
 """Check that the state, the lakes and the storages of a run are accessible.
 
-Each check takes only a few requests. A run calls this before it starts Spark, so that a wrong key
-or an unreachable server is reported early, and once for all affected lakes and storages.
+Each check takes only a few requests. A run makes the checks before it starts Spark, so that it
+reports a wrong key or an unreachable server early, and once for all affected lakes and storages.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class AccessError:
     Attributes:
         subjects: Descriptions of the affected state, lakes and storages, for messages.
         reason: The cause and, if known, what the user can do about it.
-        stops_run: True if the run cannot publish anything without the subjects.
+        stops_run: True if a run cannot publish anything without them.
     """
 
     subjects: tuple[str, ...]
@@ -49,7 +49,7 @@ class AccessError:
 
 @dataclass(frozen=True, slots=True)
 class _Check:
-    """An access check. If its error message begins with `name`, that part is removed."""
+    """An access check of the state, a lake or a storage. `name` is removed from error messages."""
 
     subject: str
     name: str
@@ -59,7 +59,7 @@ class _Check:
 
 
 def find_access_errors(context: RunContext, lakes: Collection[str], storages: Collection[str]) -> list[AccessError]:
-    """Check the state, lakes and storages concurrently, and group failures by cause.
+    """Check the access to the state, lakes and storages, and group the failures by cause.
 
     A run cannot publish anything without its state or a catalog. If only a storage cannot be
     listed, the plans of other storages can still be made.

@@ -50,7 +50,7 @@ class _Reason:
 
 @dataclass
 class _ReasonCounter:
-    """Counts reasons by phase and outcome. Reasons that differ only in names and numbers are equal."""
+    """Counts the reasons of outcomes. Reasons that differ only in names and numbers are equal."""
 
     kinds: dict[tuple[str, str], dict[str, _Reason]] = field(default_factory=lambda: defaultdict(dict[str, _Reason]))
 
@@ -73,8 +73,8 @@ def count_reasons(context: RunContext, header: PlanHeader, published: PublishedT
         published: The `deletion_log` of the apply, or None if it only edited histories.
 
     Returns:
-        The number of files, uploads or edits by reason, for each phase and outcome. If several
-        reasons differ only in names and numbers, one of them is given as an example.
+        For each phase and outcome, the number of files, uploads or edits for each reason. If
+        several reasons differ only in names and numbers, one of them is given as an example.
     """
     found, columns = _ReasonCounter(), ["phase", "outcome", "error"]
     for batch in batches(context.state, DELETION_LOG.schema, published.paths(), columns) if published is not None else ():
@@ -89,10 +89,10 @@ def count_reasons(context: RunContext, header: PlanHeader, published: PublishedT
 
 
 def read_recorded_actions(context: RunContext, header: PlanHeader, phases: Sequence[str]) -> RecordedActions | None:
-    """Read the actions that an unfinished apply has recorded so far, including earlier attempts.
+    """Read the actions that an unfinished apply and its earlier attempts have recorded so far.
 
     Args:
-        phases: The phases that the apply executes. A restore has a log of its own.
+        phases: The phases that the apply executes, because a restore has a log of its own.
 
     Returns:
         The recorded actions, or None if no such apply has begun.

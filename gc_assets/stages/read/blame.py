@@ -16,12 +16,12 @@ AGES: Final = ("1d", "3d", "7d", "14d", "30d", "60d", "90d", "180d", "365d")
 
 
 def blame_by_ref(spark: SparkSession, context: RunContext, lakes: Sequence[str]) -> list[Effect]:
-    """Determine which bytes would become free if a single ref did not exist.
+    """Compute for each ref how many bytes would become free if this ref did not exist.
 
-    Refs with the same name are treated as one, even if they are in different tables or lakes.
+    Refs with the same name count as one ref, even if they are in different tables or lakes.
 
     Returns:
-        The effect of each ref, beginning with the ref that frees most.
+        The effects of the refs, beginning with the ref that would free most bytes.
     """
     lakes_by_ref: dict[str, list[str]] = {}
     for lake in lakes:
@@ -32,7 +32,7 @@ def blame_by_ref(spark: SparkSession, context: RunContext, lakes: Sequence[str])
 
 
 def blame_by_age(spark: SparkSession, context: RunContext, lakes: Sequence[str]) -> list[Effect]:
-    """Evaluate each default retention in `AGES`, beginning with the shortest."""
+    """Compute how many bytes would become free with each default retention in `AGES`."""
     return list(what_if(spark, context, [Scenario(age, tuple(lakes), retention=age) for age in AGES]))
 
 

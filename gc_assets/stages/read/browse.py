@@ -1,6 +1,6 @@
 """Read published tables, or selected rows of them, without Spark.
 
-The functions find the runs that a table consists of, and keep one part in memory at a time.
+The functions find the runs whose rows a table consists of, and read one part at a time.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from gc_assets.state.side_tables import EDITS_SIDE
 
 
 def runs_of(state: State, table: Table, group: str, run_date: date) -> Sequence[PublishedTable | PastRun]:
-    """Return the runs that a table consists of as of a run date.
+    """Return the runs whose rows a table consists of on a run date.
 
     For most tables, this is the current run of the date. The exceptions are:
 
     - `manifest_entries` consists of all segments up to the date,
-    - `deletion_log` and `expiry_log` consist of all executions of the date's plans,
+    - `deletion_log` and `expiry_log` consist of all applies of the date's plans,
     - `storage_inventory` may be the listing of an earlier run.
 
     Raises:
@@ -55,7 +55,7 @@ def runs_of(state: State, table: Table, group: str, run_date: date) -> Sequence[
 
 
 def paths_of(state: State, table: Table, group: str, run_date: date) -> list[str]:
-    """Return the paths of all parts that a table consists of as of a run date."""
+    """Return the paths of all parts that a table consists of on a run date."""
     edits = find_path_edits(state, table, group, run_date)
     found = [path for run in runs_of(state, table, group, run_date) for path in run.paths()]
     return found if edits is None else [*found, *edits.paths(EDITS_SIDE)]
@@ -68,8 +68,8 @@ def find_path_edits(state: State, table: Table, group: str, run_date: date) -> P
     selects.
 
     Returns:
-        The table, or None if it does not exist. If it is older than `expiry_plan`, it belongs to
-        another run of the date and is ignored.
+        The table, or None if it does not exist. A table that is older than `expiry_plan` is
+        ignored, because it belongs to another run of the date.
     """
     if table is not EXPIRY_PLAN:
         return None

@@ -1,7 +1,7 @@
 """Trace a file back to the ref that needs it.
 
-The chain follows the file's witnesses in `live_files`, first the containers and then the commit. It
-uses Arrow lookups in published tables.
+The chain follows the witnesses in `live_files` (one commit and one container that show why a file
+is live). It is computed without Spark, by lookups in published tables.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MAX_CONTAINERS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One object on the chain from a ref to a file. Its kind is in `what`."""
+    """One object on the chain from a ref to a file. `what` is the kind of the object."""
 
     what: str
     name: str
@@ -38,9 +38,13 @@ class Link:
 
 
 def chain(context: RunContext, lake: str, row: dict[str, Any], side: str | None = None) -> Iterator[Link]:
-    """Yield the chain from ref to file: ref, commit, containers from the outside in, and the file.
+    """Yield the objects from a ref to a file: ref, commit, containers from outer to inner, file.
 
     If the file is part of the lake's current state, the lake takes the place of ref and commit.
+
+    Args:
+        row: Row of `live_files` for the file.
+        side: Side table that contains the row, or None if the file is live.
     """
     links = [Link(row["kind"], row["key"], _size(row))]
     top, commit, table = row["container"], row["commit_id"], row["table_uuid"]
@@ -97,7 +101,7 @@ def _commit_links(context: RunContext, lake: str, commit: str, table: str | None
 
 
 def _steps_back(context: RunContext, lake: str, head: str | None, commit: str, table: str | None) -> int | None:
-    """Count the steps from `head` back to `commit` on the shortest path. None without a path."""
+    """Count the commits on the shortest path from a head back to a commit, or None without a path."""
     graph = context.table(COMMIT_GRAPH, lake)
     rows = read_parts(context.state.files, graph.paths(), COMMIT_GRAPH.schema, ["table_uuid", "commit_id", "parents"])
     same = pc.is_null(rows.column("table_uuid")) if table is None else pc.equal(rows.column("table_uuid"), table)
@@ -114,9 +118,9 @@ def _steps_back(context: RunContext, lake: str, head: str | None, commit: str, t
 
 
 def last_chain(context: RunContext, live: LiveRows, storage: str, key: str) -> tuple[Link, ...]:
-    """Return the chain from the expired or dangling history that last needed a file.
+    """Return the chain of objects in expired or dangling history through which a file is needed.
 
-    If the file is in neither, the chain is empty.
+    The chain is empty if neither expired nor dangling history needs the file.
     """
     for side in (EXPIRED_SIDE, DANGLING_SIDE):
         for row in live.find(storage, key, side):

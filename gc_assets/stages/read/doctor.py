@@ -1,8 +1,8 @@
 """Check a configuration before a run, with its lakes, its storages and the state.
 
-The checks do not change lakes or storages. The only things that they write are probes, which they
-remove immediately: one in the state, and canaries under the collector's own prefix in storages with
-mode `apply`. The command itself checks Spark.
+The checks do not change lakes or storages. They only write probes, which they remove immediately:
+one in the state, and canary objects under the collector's own prefix in storages with mode `apply`.
+The command itself checks Spark.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ Check = tuple[str, str, Callable[[], Iterator[Finding]]]
 
 
 def doctor(context: RunContext, begin: Callable[[str], None] = lambda _: None) -> Iterator[Finding]:
-    """Run all checks and yield their results.
+    """Run all checks of the configuration and yield their results.
 
-    A check that raises an error does not stop the others. Its error becomes the result.
+    If a check raises an error, the error becomes its result, and the other checks continue.
 
     Args:
         begin: Called with the name of each lake, storage or other subject before its first check.
@@ -185,7 +185,7 @@ def _check_clock(context: RunContext) -> Iterator[Finding]:
 
 
 def _check_space(context: RunContext) -> Iterator[Finding]:
-    """Report the free disk space, unless the state is in an object store."""
+    """Report the free disk space for the state, unless the state is in an object store."""
     files = context.state.files
     free = files.free_bytes()
     if free is None:
@@ -200,14 +200,18 @@ def _check_space(context: RunContext) -> Iterator[Finding]:
 
 
 def _check_conditional_writes(context: RunContext) -> Iterator[Finding]:
-    """Test that only one of several concurrent writers succeeds. All publications depend on this."""
+    """Test that only one of several concurrent writers of a state file succeeds.
+
+    All publications of tables depend on this.
+    """
     yield Finding("state", "conditions", OK, context.state.files.check_conditions())
 
 
 def _check_index(context: RunContext) -> Iterator[Finding]:
-    """Check that every run with a receipt is complete and listed in the index of its asset.
+    """Check that every run with a receipt is complete and listed in the index of its table.
 
-    If a deletion log were missing from its index, its files would be missing from the ledger.
+    If a deletion log is missing from its index, its files are missing from the ledger of
+    quarantined files.
     """
     wrong = context.state.find_index_errors()
     for sentence in wrong:

@@ -28,12 +28,12 @@ _REPEAT: Final = "Check the server, and that this machine is not overloaded, the
 
 
 def find_unreachable(context: RunContext, seconds: float = ACCESS_SECONDS) -> dict[str, Finding]:
-    """Contact all servers concurrently and report the ones that do not answer.
+    """Contact the servers of all lakes and storages, and report those that do not answer.
 
     Other errors, such as a wrong key, are left to the checks of the lake or storage.
 
     Returns:
-        Findings by the name of the lake or storage.
+        The findings, keyed by the name of the lake or storage.
     """
     calls = list(_remote_calls(context))
     with ThreadPoolExecutor(_CONCURRENT) as pool:

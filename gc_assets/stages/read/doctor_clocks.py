@@ -1,7 +1,7 @@
 """Check commit times against the times of parent commits and of snapshot objects.
 
 Commit times matter because policies are based on age, and because Icechunk requires times to
-increase along a history. The check uses tables of the last run and does not read any objects.
+increase along a history. The check reads tables of the last run, but no objects.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _REMEDY: Final = (
 
 
 def check_clocks(context: RunContext, name: str) -> Iterator[Finding]:
-    """Report commits that are older than a parent, or whose object has a different time.
+    """Report commits whose time is before that of a parent, or far from that of their object.
 
-    The commits are from the last run. Dangling ones are not compared with their parents.
+    The commits are those of the last run. Dangling commits are not compared with their parents.
     """
     published = context.state.latest(name, COMMIT_GRAPH.name)
     if published is None:
@@ -89,7 +89,7 @@ def _find_skewed(context: RunContext, commits: pa.Table) -> Iterator[str]:
     """Compare commit times with the modification times of snapshot objects in the last listing.
 
     Yields:
-        A message if any of them differ by more than `MAX_SKEW`.
+        A message if any two times differ by more than `MAX_SKEW`.
     """
     roots = [(items[0] if items else None) for items in commits.column("content_roots").to_pylist()]
     by_storage: dict[str, dict[str, tuple[str, Any]]] = {}

@@ -35,7 +35,7 @@ _REPLACE: Final = "Replace the link by its files, or let the lake use their actu
 
 
 def check_readable(context: RunContext, name: str, refs: FrozenRefs) -> Iterator[Finding]:
-    """Report how many refs and claims a lake has, and claimed locations outside of all storages."""
+    """Report how many refs and claims a lake has, and which claims are outside all storages."""
     describe = context.kind(name).describe_format
     described = f"; {describe(refs)}" if describe is not None else ""
     yield Finding(name, "readable", OK, f"{count_of(len(refs.refs), 'ref')}, {count_of(len(refs.claims), 'claimed prefix')}{described}")
@@ -61,8 +61,8 @@ def check_readable(context: RunContext, name: str, refs: FrozenRefs) -> Iterator
 def _check_unreadable(context: RunContext, name: str, tables: Sequence[UnreadableTable]) -> Iterator[Finding]:
     """Report tables that cannot be read.
 
-    Tables with the same cause, such as a denied request, are reported together. If a table's
-    storage is not mounted, it is only reported as skipped.
+    Tables with the same cause, such as a denied request, are reported together. A table whose
+    storage is not mounted is only reported as skipped.
     """
     absent, waiting, by_cause = find_absent_storages(context), Counter[str](), dict[str, list[UnreadableTable]]()
     for number, item in enumerate(tables):
@@ -99,7 +99,7 @@ def _storage_of(context: RunContext, item: UnreadableTable) -> str | None:
 
 
 def check_assets(context: RunContext, name: str, refs: FrozenRefs) -> Iterator[Finding]:
-    """Report tables configured under `assets` that the lake does not have and did not have before."""
+    """Report tables under `assets` in lakes.yaml that the lake neither has nor ever had."""
     assets = {item.key: item.table for item in context.config.lake(name).assets if item.table is not None}
     if not assets or context.kind(name).is_one_table:
         return
@@ -130,7 +130,7 @@ def check_edits(context: RunContext, name: str, refs: FrozenRefs) -> Iterator[Fi
 
 
 def _probe_edits(context: RunContext, name: str) -> Iterator[Finding]:
-    """Check the right to edit the lake, or report that it cannot be checked."""
+    """Check whether gc-assets may edit the lake, or report that this cannot be checked."""
     lake = as_probing(context.lake(name))
     if lake is not None:
         finding = lake.probe_edits()
@@ -149,7 +149,7 @@ def check_decoder(context: RunContext, name: str) -> Iterator[Finding]:
 
 
 def _aliases(context: RunContext, refs: FrozenRefs) -> Iterator[Finding]:
-    """Report metadata whose address is outside of all storages, but is a link into one of them."""
+    """Report metadata files with an address outside all storages that links into a storage."""
     resolver = context.resolver()
     named = {source.address for source in refs.sources} | {root.address for root in refs.pinned if root.must_exist}
     for address in sorted(named):

@@ -1,6 +1,6 @@
-"""Check the records of gc-assets for `doctor`: open plans, the last run and execution logs.
+"""Check the records of gc-assets for `doctor`: open plans, the last run and apply logs.
 
-Most checks read only the state. To check leases, ids and the trash, the storage is read as well.
+Most checks read only the state. The checks of leases, storage ids and trash also read the storage.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _check_patterns(context: RunContext, storage: StorageConfig, header: PlanHea
 def check_lakes(context: RunContext, storage: StorageConfig, frozen: Mapping[str, FrozenRefs]) -> Iterator[Finding]:
     """Check that every lake of the last accepted run is still configured and has refs.
 
-    Lakes that cannot be read are left to another check.
+    Lakes that cannot be read are ignored, because another check reports them.
     """
     accepted = newest_accepted_plan(context, storage.name)
     if accepted is None:
@@ -151,8 +151,8 @@ def check_interrupted(context: RunContext, storage: StorageConfig) -> Iterator[F
 def check_ledger(context: RunContext, storage: StorageConfig) -> Iterator[Finding]:
     """Check that every deletion log is complete.
 
-    The ledger is computed from these logs, so quarantined files that only a missing log records
-    would be unknown.
+    The ledger of quarantined files is computed from these logs. Therefore, quarantined files that
+    only a missing log records would be unknown.
     """
     runs, damaged = context.state.history(storage.name, DELETION_LOG.name), 0
     for run in runs:
@@ -167,7 +167,7 @@ def check_ledger(context: RunContext, storage: StorageConfig) -> Iterator[Findin
 
 
 def check_trash(context: RunContext, storage: StorageConfig) -> Iterator[Finding]:
-    """Report files in the trash that the ledger does not contain, or contains with another etag."""
+    """Report damaged files in the trash, and those that differ from or are not in the ledger."""
     unknown = find_unknown_files(context, storage.name, MAX_EXAMINED)
     if unknown.copies:
         first = unknown.copies[0]
@@ -202,7 +202,7 @@ def check_trash(context: RunContext, storage: StorageConfig) -> Iterator[Finding
 
 
 def check_identity(context: RunContext, storage: StorageConfig) -> Iterator[Finding]:
-    """Compare the id of the storage with the one on record."""
+    """Compare the id of a storage with the one that the state has recorded."""
     known = read_registry(context.state).find("storage", storage.name)
     if known is None or known.storage_id is None:
         return

@@ -44,7 +44,7 @@ def read_dropped_tables(context: RunContext, storage_name: str) -> pa.Table:
 
 
 def dropped_names(context: RunContext, swept: PublishedTable | None) -> dict[tuple[str, str | None], str]:
-    """Map lake and table uuid of the dropped tables in a sweep to the names to display."""
+    """Return the names to display of a sweep's dropped tables, keyed by lake and table UUID."""
     if swept is None or not swept.paths(DROPPED_TABLES_SIDE):
         return {}
     columns = ["lake", "table_uuid", "table_name", "gone_since"]
@@ -54,7 +54,7 @@ def dropped_names(context: RunContext, swept: PublishedTable | None) -> dict[tup
 
 
 def short_row(row: dict[str, Any], lake_label: str) -> dict[str, Any]:
-    """Add the columns table, size and state to a row, and format its times."""
+    """Add the columns table, size and state to a row of `DROPPED_TABLES`, and format its times."""
     table = f"{lake_label}: {row['table_name'] or row['table_uuid']}"
     times = {name: f"{row[name]:%Y-%m-%d %H:%M}Z" for name in ("last_seen", "gone_since")}
     return {**row, **times, "table": table, "size": format_bytes(row["bytes"] or 0), "state": describe_state(row)}
@@ -68,7 +68,7 @@ def describe_state(row: dict[str, Any]) -> str:
 
 
 def accept_command(table_uuid: str, waits_for: str | None) -> str | None:
-    """Return the command to accept a dropped table as dead, if it waits for that decision."""
+    """Return the command that accepts a dropped table as dead, or None if this would not help."""
     if waits_for is None or not waits_for.endswith(READ_BEFORE_WRITE):
         return None
     return command("accept", table_uuid, by="YOUR_NAME")
@@ -78,8 +78,7 @@ def describe_dropped(context: RunContext, item: DroppedTableSummary, grace_cutof
     """Describe a dropped table, its files and what they wait for, in one sentence.
 
     Args:
-        is_accepted: True if the run is accepted. The waiting time of a table begins only in an
-            accepted run.
+        is_accepted: True if the run is accepted. Only then has the waiting time of the table begun.
     """
     name = f"{context.config.label_of(item.lake)}: {item.table_name or item.table_uuid}"
     # All files of the table are older than the last run that read it.
@@ -93,13 +92,13 @@ def find_dropped_locations(config: Config, table: str) -> tuple[str, list[str]]:
     """Look up a dropped table by name in the last run of each storage.
 
     Args:
-        table: Uuid or name of the table, optionally with the lake, such as `sales: db.orders`.
+        table: UUID or name of the table, optionally with the lake, such as `sales: db.orders`.
 
     Returns:
-        The uuid of the table and its locations.
+        The UUID of the table and its locations.
 
     Raises:
-        UsageError: If no table or more than one matches.
+        UsageError: If no dropped table or more than one matches.
     """
     state = State.of(config)
     resolver = KeyResolver([(storage.name, storage.location) for storage in config.storages], config.address_aliases())
@@ -124,7 +123,7 @@ def find_dropped_table(context: RunContext, storage_name: str, key: str, modifie
     """Find the dropped table that a listed file belongs to.
 
     Returns:
-        The table, or the one that has adopted the file, or None.
+        The table, or None. A table that has adopted the file takes precedence.
     """
     from gc_assets.stages.sweep.adopted_files import read_adopted_files  # these modules import Spark
     from gc_assets.stages.sweep.dropped_tables import find_stored

@@ -1,7 +1,7 @@
 """Explain why a file is kept, planned or deleted, based on the published tables of a run date.
 
-For a live file, the explanation follows its witnesses through containers and a commit to a ref.
-Rows are looked up with Arrow, so neither Spark nor access to the lakes is required.
+For a live file, the explanation follows the file's witnesses (which show why it is live) through
+containers and a commit to a ref. Neither Spark nor access to the lakes is required.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ class Explanation:
 
     Attributes:
         verdict: One of live, planned, refused, rejected, expired, waiting, quarantined, restored,
-            purged, young, unowned, dropped, foreign, protected, external, unknown.
+            purged, lost, young, unowned, dropped, foreign, protected, external, unknown.
         chain: The objects from the ref to the file.
-        summary: Rows about the key in the published tables.
-        history: All recorded actions on the key.
+        summary: Data about the key from the published tables.
+        history: All recorded actions on the key, oldest first.
         approval_events: Approvals and rejections of the plans that contain the key.
     """
 
@@ -83,14 +83,14 @@ class Explanation:
 def explain(context: RunContext, text: str, storage: str | None = None) -> list[Explanation]:
     """Explain the file at an address, or a key in each storage that contains it.
 
-    Instead of a whole key, its beginning, its end or a form with an ellipsis is accepted if only
+    The beginning or the end of a key, or a key shortened with an ellipsis, is accepted too if only
     one file matches. If no storage contains the key, the result has an explanation for each
     storage.
 
     Raises:
-        StateError: If there are no tables for the run date.
-        UsageError: If the storage does not exist, does not contain the address, or more than one
-            file matches.
+        StateError: If no tables are published for the run date.
+        UsageError: If the storage does not exist or does not contain the address, or if more than
+            one file matches.
     """
     if is_address(text):
         resolved = context.resolver().resolve_one(text)
@@ -132,7 +132,7 @@ def _explain_part(context: RunContext, storages: Sequence[str], text: str) -> li
 
 
 def _describe_path_edits(context: RunContext, storage: str, key: str) -> str:
-    """Describe which paths of the file are deleted on branches by lifecycle rules, if any."""
+    """Describe which paths of a file lifecycle rules delete on branches, if any."""
     table = table_with(TableRole.PATH_EDITS)
     found = [published for lake in context.config.lakes if (published := context.find(table, lake.name)) is not None]
     rows = read_matching_rows(context.state, table.schema, [path for item in found for path in item.paths()], "key", [key]).to_pylist()
@@ -177,13 +177,13 @@ def _explain(context: RunContext, storage: str, key: str) -> Explanation:
 
 
 def _describe_uploads(summary: dict[str, Any]) -> str:
-    """Describe which unfinished uploads to the key the plan aborts, if any."""
+    """Describe how many unfinished uploads to the key the plan aborts, if any."""
     count = len(summary.get("uploads", ()))
     return f" Plan {summary['plan_id'][:12]} aborts {count_of(count, 'unfinished upload')} to it, permanently." if count else ""
 
 
 def _describe_approvals(context: RunContext, storage: str, plan_ids: Collection[str]) -> Iterator[dict[str, Any]]:
-    """Yield the approval events of the given plans, newest plan first, with a `text` for display."""
+    """Yield the approvals and rejections of some plans, newest plan first, with a `text` to print."""
     for plan in list_plans(context.config, storage):
         if plan.header.plan_id in plan_ids:
             yield from ({**event.model_dump(), "text": str(event)} for event in plan.verdict.events)
@@ -268,10 +268,10 @@ def _not_live(context: RunContext, storage: str, summary: dict[str, Any]) -> tup
 
 
 def _find_last_action(summary: dict[str, Any], entries: pa.Table) -> dict[str, Any] | None:
-    """Find the last recorded action on the key. A copy in quarantine takes precedence.
+    """Find the last recorded action on a key. If a copy is in quarantine, its last action counts.
 
     Returns:
-        The action, or None if the key has reappeared in a listing made after it.
+        The action, or None if a listing that was made after it contains the key again.
     """
     of_copies = newest_of_copies(entries)
     waiting = of_copies.filter(pc.equal(of_copies.column("phase"), QUARANTINE))
@@ -346,7 +346,7 @@ def _find_status(context: RunContext, storage: str, plan_id: str) -> str | None:
 
 
 def _is_old(context: RunContext, lake: str, key: str, summary: dict[str, Any], sweep: OrphanFilesSummary) -> bool:
-    """Return True if the file is old enough to be a candidate, given the lake that claims its key."""
+    """Check whether a file is old enough to be a deletion candidate of the lake that claims it."""
     refs = [table for item in context.config.lakes if (table := context.find(LAKE_REFS, item.name))]
     row = {"key": key, "last_modified": summary["inventory"]["last_modified"], "lake": lake}
     claimed = pa.RecordBatch.from_pylist([row], schema=pa.schema([("key", STRING), ("last_modified", TIMESTAMP), ("lake", STRING)]))

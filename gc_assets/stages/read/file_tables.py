@@ -23,7 +23,7 @@ class FileTables:
     """The claims on a storage and the names of the claiming tables.
 
     Attributes:
-        names: Table names by lake and table uuid.
+        names: Table names, keyed by lake and table UUID.
     """
 
     claims: Claims
@@ -31,7 +31,7 @@ class FileTables:
 
     @classmethod
     def of(cls, context: RunContext, storage_name: str) -> Self:
-        """Read claims and names of the run date. Lakes without a run are ignored."""
+        """Read the claims and table names of a run date. Lakes without a run are ignored."""
         lakes = [lake.name for lake in context.config.lakes]
         refs = [table for lake in lakes if (table := context.find(LAKE_REFS, lake)) is not None]
         live = [table for lake in lakes if (table := context.find(LIVE_FILES, lake)) is not None]

@@ -19,7 +19,7 @@ MAX_MATCHES: Final = 20
 
 
 def find_keys(context: RunContext, storage: str, text: str) -> list[str]:
-    """Return up to `MAX_MATCHES` keys of a storage that begin or end with a text, sorted.
+    """Return up to `MAX_MATCHES` sorted keys of a storage that begin or end with a text.
 
     An ellipsis in the text matches any characters. The search covers the listing of the run date
     and all deletion logs.

@@ -18,14 +18,14 @@ from gc_assets.state.schemas import LIVE_FILES
 class LiveRows:
     """Rows of `live_files` for a set of keys, including rows of expired and dangling history.
 
-    The column route contains the name of the side table, or "" for live files.
+    The column `_route` contains the name of the side table, or "" for live files.
     """
 
     rows: tuple[dict[str, Any], ...]
 
     @classmethod
     def of(cls, context: RunContext, keys: Collection[str]) -> LiveRows:
-        """Look up the keys in the live files of every lake that has a run.
+        """Look up keys in the tables `live_files` of all lakes that have a run.
 
         A file outside all storages is looked up by its address.
         """
@@ -34,5 +34,5 @@ class LiveRows:
         return cls(tuple(row for table in tables for row in LiveSet(context, table).rows_of(None, wanted).to_pylist()))
 
     def find(self, storage: str | None, key: str, route: str = "") -> Iterator[dict[str, Any]]:
-        """Yield the rows of a file, one for each lake that needs it, in the order of the lakes."""
+        """Yield the rows of a file in one side table or among live files, one for each lake."""
         return (row for row in self.rows if row["storage"] == storage and row["key"] == key and row[ROUTE] == route)

@@ -47,8 +47,8 @@ class TableAmounts:
     Attributes:
         lake: The lake, or "" for files that no configured lake claims.
         table: The table name. None for a single repository, if the table of quarantined files is
-            unknown, or if the plan is only summed by lake.
-        by_action: Planned files by action.
+            unknown, or if a large plan is only summed for each lake.
+        by_action: Planned files, keyed by action.
         edits: Number of history edits.
         final_edits: Number of history edits that cannot be undone.
     """
@@ -93,7 +93,7 @@ def amounts_by_table(context: RunContext, header: PlanHeader, published: Publish
 
 
 def purges_by_table(context: RunContext, storages: Sequence[str]) -> dict[tuple[str, str | None], Amount]:
-    """Sum up the quarantined files that the plans of a run purge, by lake and table.
+    """Sum up the quarantined files that the plans of a run purge, keyed by lake and table.
 
     Args:
         storages: Names of the storages that have a plan.
@@ -138,9 +138,9 @@ def _files(context: RunContext, header: PlanHeader, published: PublishedTable) -
 
 
 def _owners(context: RunContext, published: PublishedTable, sweeps: Sequence[PublishedTable]) -> pa.Table:
-    """Look up the planned keys in the sweeps and return their table uuids.
+    """Look up the table UUIDs of planned files in `orphan_files`.
 
-    If the plan or the sweeps are too large, the result is empty.
+    If the plan or the tables `orphan_files` are too large, the result is empty.
     """
     schema = pa.schema([ORPHAN_FILES.schema.field(name) for name in ("key", "table_uuid")])
     if not sweeps or sum(table.receipt.rows for table in sweeps) > MAX_ORPHANS or published.receipt.rows > MAX_ROWS:
@@ -156,8 +156,8 @@ def _owners(context: RunContext, published: PublishedTable, sweeps: Sequence[Pub
 def _sweeps(context: RunContext, header: PlanHeader, published: PublishedTable) -> list[PublishedTable]:
     """Find the `orphan_files` tables that contain the planned files.
 
-    Files to quarantine are in the table of the plan's own run, and files to purge in the tables of
-    the runs that quarantined them.
+    Files to quarantine are in the table of the plan's own run. Files to purge are in those of the
+    runs whose plans quarantined them.
     """
     dates = {header.run_date}
     if PURGE in header.totals and published.receipt.rows <= MAX_ROWS:
@@ -181,7 +181,7 @@ def _table_names(context: RunContext, header: PlanHeader, sweeps: Sequence[Publi
 
 
 def _edits(context: RunContext, header: PlanHeader, lake: str, plan: PublishedTable) -> tuple[Counter[_Group], Counter[_Group]]:
-    """Count a lake's edits by table: all of them, and the irreversible ones.
+    """Count all edits and the irreversible edits of a lake for each table.
 
     Plans of older releases do not contain their edits. In that case the edits come from
     `expiry_plan`, or are counted for the whole lake if a later run has replaced that table.

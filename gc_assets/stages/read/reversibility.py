@@ -1,7 +1,7 @@
 """Describe which effects of a plan can be undone and until when, and how much space it frees.
 
-All commands and reports take these texts from here. They are computed from the plan's header and
-the configuration alone.
+Commands and reports print these texts, which depend only on the plan's header and the
+configuration.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def describe_reversibility(
 
     Args:
         restored: True if the plan's quarantined files were restored.
-        undone: True if its reversible edits were undone.
+        undone: True if the plan's reversible history edits were undone.
         applied_at: The time at which the plan was applied, or None if it was not.
     """
     quarantined, purged = header.totals.get(QUARANTINE, Amount()), header.totals.get(PURGE, Amount())
@@ -102,8 +102,8 @@ def describe_outcomes(
     """Describe what each phase of an apply has done, skipped and failed to do.
 
     Args:
-        by_outcome: Number of files, edits or uploads by phase and outcome.
-        reasons: Number of files, edits or uploads by reason, for each phase and outcome.
+        by_outcome: Number of files, edits or uploads, keyed by phase and outcome.
+        reasons: Number of files, edits or uploads for each reason, keyed by phase and outcome.
 
     Yields:
         A sentence for each phase, followed by one for each of the most frequent reasons.
@@ -137,9 +137,9 @@ class RecordedActions:
     """The actions that an unfinished apply has recorded so far.
 
     Attributes:
-        counts: Number of files and uploads by phase and outcome.
-        edits: Number of history edits by lake and outcome.
-        tables: Tables in which edits were made, by lake.
+        counts: Number of files and uploads, keyed by phase and outcome.
+        edits: Number of history edits for each lake and outcome.
+        tables: Names of the tables in which edits were made, keyed by lake.
         is_complete: False if the log was too large to read all of it in time.
     """
 
@@ -221,7 +221,7 @@ def describe_effects(files: Mapping[str, Amount], edits: int, final_edits: int, 
     """Describe effects briefly enough for table cells.
 
     Args:
-        files: Planned files by action.
+        files: Planned files, keyed by action.
         edits: Number of history edits.
         final_edits: Number of history edits that cannot be undone.
         uploads: Unfinished uploads to abort, if any.
@@ -242,7 +242,7 @@ def describe_plan_effects(plan: PlanHeader | PlanSummary, config: Config) -> tup
 
 
 def count_final_edits(plan: PlanHeader | PlanSummary, config: Config) -> dict[str, int]:
-    """Count the history edits that cannot be undone, by lake."""
+    """Count the history edits of a plan that cannot be undone, for each lake."""
     return {lake: count for lake, count in _history_edits(plan).items() if has_final_edits(config, lake)}
 
 
@@ -351,13 +351,13 @@ def _count_edits(count: int) -> Iterator[str]:
 
 
 def _history_edits(header: PlanHeader | PlanSummary) -> dict[str, int]:
-    """Count history edits by lake, without edits of branches."""
+    """Count the history edits of each lake, without edits of branches."""
     counts = {lake: count - header.branch_edits.get(lake, 0) for lake, count in header.expiry_actions.items()}
     return {lake: count for lake, count in counts.items() if count > 0}
 
 
 def _describe_branch_edits(header: PlanHeader) -> Iterator[tuple[str, str]]:
-    """Yield lakes with a description of their branch edits."""
+    """Yield each lake with a description of its planned branch edits."""
     for lake, count in header.idle_branches.items():
         yield lake, f"the deletion of {count_of(count, 'idle branch')} of lake {lake}"
     for lake, count in header.path_edits.items():

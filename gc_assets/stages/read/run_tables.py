@@ -1,4 +1,4 @@
-"""Summarise a run by table, with the table's policy as text, its snapshots and its files.
+"""Summarise a run for each table: its policy as text, its snapshots and its files.
 
 Tables are read one part at a time, so only the sums are kept in memory.
 """
@@ -44,11 +44,11 @@ class RunTable:
     Attributes:
         table: The table name, `CURRENT_STATE`, or None if the lake is a single repository.
         policy: The table's retention policy as text.
-        kept: Number of snapshots or commits that are retained. If another lake has the same table
-            and retains more, its snapshots are included.
+        kept: Number of snapshots or commits that are retained. Snapshots that only another lake
+            with the same table retains are included.
         expiring: Number of snapshots or commits that no policy retains.
         live: Live files, which remain after the expiry. None if they were not counted.
-        expired: Files needed only by expired history.
+        expired: Files that only expired history needs.
         garbage: All other garbage, without foreign files.
         unsized: Number of live files of unknown size.
         reclaimable_usd: Monthly price of the expired files and the garbage, or None if no price is
@@ -73,10 +73,10 @@ class RunTable:
 
 
 def summarize_tables(context: RunContext, lakes: Sequence[str], storages: Sequence[str], *, with_dropped: bool = False) -> list[RunTable]:
-    """Summarise the tables of a run. Tables with most garbage come first.
+    """Summarise the tables of a run, beginning with the tables that have most garbage.
 
     Args:
-        lakes: Lakes whose mark is finished.
+        lakes: Lakes that have published `live_files`.
         storages: Storages that have a plan. Only their files are counted.
         with_dropped: If True, dropped tables get their own entries. Otherwise, their files are
             included in `CURRENT_STATE`.
@@ -97,7 +97,7 @@ def summarize_tables(context: RunContext, lakes: Sequence[str], storages: Sequen
 def _group_usages(
     found: Iterable[TableUsage], named: Collection[tuple[str, str | None]], *, with_dropped: bool
 ) -> dict[tuple[str, str | None], list[TableUsage]]:
-    """Group usages by lake and table. The table is None if its name is unknown."""
+    """Group the space that tables use by lake and table. The table is None if its name is unknown."""
     usages: dict[tuple[str, str | None], list[TableUsage]] = {key: [] for key in named}
     for usage in found:
         is_row = with_dropped and usage.is_dropped
@@ -125,7 +125,7 @@ def unowned_files(context: RunContext, storage: str) -> Amount:
 
 
 def claims_outside(context: RunContext, lake: str) -> list[str]:
-    """Return claimed prefixes outside of all storages, whose files are therefore not collected."""
+    """Return a lake's claimed prefixes outside all storages, whose files are not collected."""
     claims = read_side_rows(context, context.table(LAKE_REFS, lake), CLAIMS_SIDE, CLAIMS)
     return sorted({row["address"] for row in claims if row["storage"] is None and row["collect"]})
 
@@ -138,7 +138,7 @@ def protected_files(context: RunContext, storage: str) -> Amount:
 def _policies(context: RunContext, lake: str, shared: SharedTables) -> Iterator[RunTable]:
     """Yield the tables of a lake with their policies and snapshot counts.
 
-    A snapshot that another lake retains does not count as expiring.
+    A snapshot that another lake retains counts as kept.
     """
     kind, config = context.kind(lake), context.config.lake(lake)
     sources = read_side_rows(context, context.table(LAKE_REFS, lake), SOURCES_SIDE, SOURCES)

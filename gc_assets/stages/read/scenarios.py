@@ -1,7 +1,7 @@
-"""Compute which files of a lake would be live under a different policy or with fewer refs.
+"""Compute which files of a lake would be live with another retention policy or fewer refs.
 
-The modified policy is applied to the refs and the commit graph that the run has recorded, without
-reading the lake. Containers are followed only as far as earlier runs have decoded them.
+The other policy is applied to the refs and commits that the run has recorded, so the lake is not
+read. Containers are followed only as far as earlier runs have decoded them.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ class Scenario:
     """A hypothetical policy or set of refs to evaluate for a run.
 
     Attributes:
-        retention: Default cut-off for these lakes, or None to use the configured one.
-        dropped: Names of refs to ignore, as if they had been deleted long ago and nothing were
-            kept for them.
+        retention: Default cut-off for the lakes of the scenario, or None to use the configured one.
+        dropped: Names of refs to ignore, as if they had been deleted long ago and nothing were kept
+            for them.
     """
 
     label: str
@@ -86,7 +86,7 @@ def ref_names(context: RunContext, lake_name: str) -> list[str]:
 
 
 def lakes_with_refs(context: RunContext, lakes: Sequence[str], refs: Collection[str]) -> list[str]:
-    """Return the lakes that have at least one of these refs. If none does, return all lakes."""
+    """Return the lakes that have at least one of some refs, or all lakes if no lake has one."""
     return [lake for lake in lakes if not set(refs).isdisjoint(ref_names(context, lake))] or list(lakes)
 
 
@@ -106,14 +106,14 @@ def require_refs(context: RunContext, scenario: Scenario) -> None:
 
 @dataclass(frozen=True)
 class ScenarioTask:
-    """Task that applies the policy of each scenario and writes the live containers and files.
+    """A task that applies the policy of each scenario and writes the live containers and files.
 
-    Runs as the only task of `run_single_task`. Its summary contains, for the bit of each scenario,
-    how many fewer commits are retained than in the run (`expired`). It also counts the metadata
-    objects that a scenario keeps although they were never decoded (`unknown`).
+    `run_single_task` calls it. For each scenario's bit in the column `live`, the task's summary
+    contains how many fewer commits are retained than in the run (`expired`). It also contains how
+    many metadata objects that a scenario would keep were never decoded (`unknown`).
 
     Attributes:
-        policies: The lake and its refs as modified by each scenario, by the scenario's bit.
+        policies: The lake and its refs as modified by each scenario, keyed by the scenario's bit.
     """
 
     policies: Mapping[int, tuple[Lake, FrozenRefs]]
@@ -133,12 +133,12 @@ class ScenarioTask:
         """Build the task for one lake.
 
         Args:
-            scenarios: The scenarios that include the lake, by their bits.
+            scenarios: The scenarios that include the lake, keyed by their bits.
 
         Raises:
-            UsageError: If the run could not read the lake, or the lake has lifecycle rules, whose
-                effect in a scenario is unknown.
-            StateError: If an input was published again after the lake's live set.
+            UsageError: If the run could not read the lake, or if the lake has lifecycle rules,
+                because their effect in a scenario is unknown.
+            StateError: If an input table was published again after the lake's live set.
         """
         live, inputs = context.table(LIVE_FILES, lake_name), find_root_inputs(context, lake_name)
         refuse_mixed(live, inputs.values())
@@ -200,7 +200,7 @@ class ScenarioTask:
 
 
 def _apply_scenario(context: RunContext, lake_name: str, refs: PublishedTable, scenario: Scenario) -> tuple[Lake, FrozenRefs]:
-    """Return the lake with the retention of a scenario, and the refs that the scenario leaves."""
+    """Return the lake with the retention of a scenario, and its refs without the dropped ones."""
     own = context.config.lake(lake_name)
     changed = own if scenario.retention is None else own.with_retention(scenario.retention)
     lakes = tuple(changed if item.name == lake_name else item for item in context.config.lakes)
@@ -212,11 +212,11 @@ def _apply_scenario(context: RunContext, lake_name: str, refs: PublishedTable, s
 
 
 def _live(tables: RootTables, roots: pa.Table, edges: EdgeIndex, bit: int) -> tuple[pa.Table, pa.Table]:
-    """Follow the roots to all live containers.
+    """Find all containers and files that are live according to ranked content roots.
 
     Returns:
-        The containers with the `SCENARIO_CONTAINERS` columns, and the files of containers and roots
-        with the `SCENARIO_FILES` columns. Neither contains duplicates.
+        The live containers (`SCENARIO_CONTAINERS` columns), and the containers and roots as files
+        in storages (`SCENARIO_FILES` columns). Neither contains duplicates.
     """
     files = pc.not_equal(roots.column("kind"), Kind.UNLISTED_LOCATION)
     live = roots.filter(pc.and_(files, pc.less_equal(roots.column("rank"), SPARED)))

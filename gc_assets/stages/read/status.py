@@ -30,8 +30,8 @@ def storage_status(config: Config, clock: Clock, storage: StorageConfig, failed:
     """Summarise the status of a storage.
 
     Args:
-        failed: Failed apply runs, newest first, with the plan id or id prefix that the user gave.
-            They are included if the plan belongs to this storage and still has to be applied.
+        failed: Failed apply runs, newest first, with the plan id or id prefix that the user gave. A
+            failed run is included if its plan belongs to this storage and still has to be applied.
 
     Raises:
         StateError: If the state cannot be read.
@@ -94,8 +94,8 @@ def _abandoned_plans(config: Config, storage: StorageConfig, begun: Sequence[str
 
 
 def _attempt(state: State, header: PlanSummary) -> str:
-    """Return a name for the latest execution of a plan.
+    """Return a name for the latest attempt to apply a plan.
 
-    Each execution takes a new lease, so the token makes the name unique.
+    Each attempt takes a new lease, so the lease's fencing token makes the name unique.
     """
     return f"lease {read_newest_token(state.files, execution_directory(header))}"

@@ -1,4 +1,4 @@
-"""Compute figures about each table, which are attached to the assets that write the tables.
+"""Compute metrics of each table, which are attached to the assets that write the tables.
 
 Tables are read one part at a time, so only the sums are kept in memory.
 """
@@ -30,19 +30,19 @@ _MAX_COUNTED_ROWS: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class TableFigures:
-    """Figures about one table or a whole lake.
+    """Metrics of one table or a whole lake.
 
     Attributes:
         table: The table name, or None for a whole lake.
-        expired: Files needed only by expired history.
+        expired: Files that only expired history needs.
         garbage: All other garbage, without foreign files.
         reclaimable_usd: Monthly price of expired files and garbage, or None if no price is
             configured.
         snapshots: Number of snapshots or commits, including expiring ones.
         expiring: Number of snapshots or commits that the policy does not retain.
         small_files: Number of live data files below `SMALL_FILE_BYTES`, or None if not counted.
-        unreadable: Why the table could not be read, or None if it could. If set, all figures are
-            incomplete.
+        unreadable: Why the table could not be read, or None if it could. If set, all other metrics
+            are incomplete.
     """
 
     lake: str
@@ -64,10 +64,10 @@ class TableFigures:
 
 
 def table_figures(context: RunContext, lakes: Collection[str]) -> list[TableFigures]:
-    """Compute the figures of the given lakes and their tables.
+    """Compute the metrics of some lakes and their tables.
 
-    If a lake has live files in a storage that has not been swept on this run date, its garbage is
-    unknown and it is left out.
+    A lake is left out if it has live files in a storage without a sweep on this run date, because
+    its garbage is unknown then.
     """
     swept = [storage.name for storage in context.config.storages if context.find(ORPHAN_FILES, storage.name) is not None]
     marked = [lake.name for lake in context.config.lakes if context.find(LIVE_FILES, lake.name) is not None]
@@ -79,7 +79,7 @@ def table_figures(context: RunContext, lakes: Collection[str]) -> list[TableFigu
 
 
 def reporting_storage(context: RunContext, lake: str) -> str:
-    """Return the storage whose plan reports the lake's figures.
+    """Return the storage whose plan reports the metrics of a lake.
 
     This is the first storage with live files of the lake, or the first one configured.
     """
@@ -94,7 +94,7 @@ def _storages_of(context: RunContext, lake: str) -> set[str | None]:
 
 
 def _tables(context: RunContext, lakes: Collection[str], storages: Collection[str]) -> list[TableFigures]:
-    """Compute figures by table. Files that do not belong to a table have their own entry."""
+    """Compute metrics for each table. Files that do not belong to a table have their own entry."""
     unreadable = _unreadable(context, lakes, storages)
     small = {lake: _count_small_files(context, lake) for lake in lakes}
     rows = summarize_tables(context, list(lakes), list(storages))
@@ -122,9 +122,9 @@ def _tables(context: RunContext, lakes: Collection[str], storages: Collection[st
 
 
 def _unreadable(context: RunContext, lakes: Collection[str], storages: Collection[str]) -> dict[tuple[str, str | None], str]:
-    """Map lake and table to the reason why it could not be read.
+    """Return why tables could not be read, keyed by lake and table name.
 
-    The table is None if the reason concerns the whole lake.
+    The table name is None if the whole lake could not be read.
     """
     marked = [item for lake in lakes for item in context.table(LIVE_FILES, lake).summary(LiveFilesSummary).unreadable]
     swept = [item for name in storages for item in context.table(ORPHAN_FILES, name).summary(OrphanFilesSummary).unreadable]
@@ -150,7 +150,7 @@ def _sum(lake: str, tables: Iterable[TableFigures]) -> TableFigures:
 
 
 def _count_small_files(context: RunContext, lake: str) -> Counter[str | None] | None:
-    """Count small live data files by table. Returns None if the lake is too large for that."""
+    """Count small live data files for each table, or return None if the lake is too large for that."""
     table = context.table(LIVE_FILES, lake)
     if table.summary(LiveFilesSummary).files > _MAX_COUNTED_ROWS:
         return None

@@ -35,10 +35,10 @@ class TableUsage:
     Attributes:
         table: The table name, or None if the lake is a single repository.
         live: Live files. A file shared by several tables is counted for one of them.
-        garbage: Garbage by reason.
+        garbage: Garbage files, keyed by reason.
         unsized: Number of live files of unknown size. They do not contribute to the bytes of
             `live`.
-        is_dropped: True if the table is dropped. Its name has a suffix in this case.
+        is_dropped: True if the table is dropped. In this case, its name has a suffix.
     """
 
     storage: str
@@ -55,7 +55,7 @@ class TableUsage:
 
 
 def table_names(context: RunContext) -> dict[tuple[str, str | None], str]:
-    """Map lake and table uuid to the name of each table whose refs this run has read."""
+    """Return the names of tables whose refs the run has read, keyed by lake and table UUID."""
     found: dict[tuple[str, str | None], str] = {}
     for lake in context.config.lakes:
         rows = read_rows(context.state, LAKE_REFS, context.table(LAKE_REFS, lake.name), columns=["table_uuid", "table_name"])
@@ -64,7 +64,7 @@ def table_names(context: RunContext) -> dict[tuple[str, str | None], str]:
 
 
 def usage_by_table(context: RunContext, storages: Iterable[str]) -> list[TableUsage]:
-    """Return the usage of these storages by table, with most garbage first, then most live bytes."""
+    """Return how much space tables use in some storages, beginning with those with most garbage."""
     frozen, dropped = table_names(context), dict[tuple[str, str | None], str]()
     live: dict[tuple[str, str, str | None], Amount] = {}
     for lake in context.config.lakes:
@@ -102,10 +102,10 @@ def usage_by_table(context: RunContext, storages: Iterable[str]) -> list[TableUs
 
 @dataclass(frozen=True, slots=True)
 class UnsizedFiles:
-    """Pinned files for which the lake does not record a size, such as old table metadata.
+    """Files of a lake's current state whose sizes the lake does not record, such as old metadata.
 
     Attributes:
-        bytes: Total size according to the storage's listing.
+        bytes: Total size in bytes according to the storage's listing.
         absent: Number of files that are not listed and need not exist.
         unknown: Number of files whose size is unknown. They must exist but are not listed, or the
             listing is missing or too long.
@@ -121,7 +121,7 @@ class UnsizedFiles:
 
 
 def find_unsized_files(context: RunContext, storage: str, lake: str) -> UnsizedFiles:
-    """Look up the sizes of a lake's pinned files in the storage's listing, if not recorded."""
+    """Look up the sizes that a lake does not record for its pinned files in a storage's listing."""
     rows = read_side_rows(context, context.table(LAKE_REFS, lake), PINNED_SIDE, PINNED)
     keys = {row["key"]: row["must_exist"] for row in rows if row["storage"] == storage and row["size_bytes"] is None}
     inventory = context.find(STORAGE_INVENTORY, storage) if keys else None

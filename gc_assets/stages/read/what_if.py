@@ -1,8 +1,8 @@
 """Estimate how a run would differ with another retention policy or fewer refs.
 
 The live files of each scenario are compared with the run's inventory and orphans, to find files
-that would become garbage or live. This neither reads lakes nor lists storages, and does not publish
-any tables.
+that would become garbage or live. This neither reads lakes, nor lists storages, nor publishes
+tables.
 """
 
 from __future__ import annotations
@@ -94,11 +94,11 @@ class Effect:
 
 
 def what_if(spark: SparkSession, context: RunContext, scenarios: Sequence[Scenario]) -> tuple[Effect, ...]:
-    """Evaluate scenarios for a run, and return their effects in the given order.
+    """Evaluate scenarios for a run, and return the effect of each scenario.
 
     Raises:
-        UsageError: If a ref does not exist, a lake does not support scenarios (see
-            `ScenarioTask.of`), or there are more than `MAX_SCENARIOS`.
+        UsageError: If a ref does not exist, if a lake does not support scenarios (see
+            `ScenarioTask.of`), or if there are more than `MAX_SCENARIOS`.
         StateError: If the run has no sweep, or the lakes were marked again after the sweep.
     """
     with ExitStack() as scratch:
@@ -111,7 +111,7 @@ _Group = tuple[tuple[str, str, str | None], int, Amount]
 
 
 def _differences(groups: Sequence[_Group], bit: int) -> Iterator[Difference]:
-    """Yield the differences between a scenario and the run, beginning with most freed bytes."""
+    """Yield how a scenario differs from the run, beginning with the table that frees most bytes."""
     found: dict[tuple[str, str, str | None], tuple[list[Amount], list[Amount]]] = {}
     for place, live, amount in groups:
         was_live = bool(live & CURRENT_RUN)
@@ -124,14 +124,14 @@ def _differences(groups: Sequence[_Group], bit: int) -> Iterator[Difference]:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Compares the live files of scenarios with those of the run.
+    """Compares the live files of scenarios with the live files of the run.
 
     Attributes:
         live: Files that are live in some scenarios but not in all, and all live side files, with
             the `SCENARIO_FILES` columns. The run counts as a scenario.
         all_bits: The bits of a file that is live in the run and in all scenarios.
-        expired: How many fewer commits are retained than in the run, by scenario.
-        unknown: How many needed metadata objects were never decoded, by lake.
+        expired: How many fewer commits are retained than in the run, keyed by scenario.
+        unknown: How many needed metadata objects were never decoded, keyed by lake.
     """
 
     spark: SparkSession
@@ -144,10 +144,10 @@ class Comparison:
 
     @classmethod
     def of(cls, spark: SparkSession, context: RunContext, scenarios: Sequence[Scenario], scratch: ExitStack) -> Comparison:
-        """Apply each scenario to all lakes.
+        """Apply each scenario to all lakes, and write the live files that differ.
 
         Args:
-            scratch: Deletes the scratch files in the state when it is closed.
+            scratch: Deletes the temporary files in the state when it is closed.
         """
         if len(scenarios) > MAX_SCENARIOS:
             raise UsageError(f"{count_of(len(scenarios), 'scenario', 'were')} given; at most {MAX_SCENARIOS} can be compared in one call")
@@ -201,9 +201,9 @@ class Comparison:
         )
 
     def files(self, storage_name: str) -> DataFrame:
-        """Return files that are garbage in some scenarios but live in others.
+        """Return the files of a storage that are garbage in some scenarios but live in others.
 
-        The run counts as a scenario. Each file of the storage occurs at most once.
+        The run counts as a scenario. Each file occurs at most once.
 
         Returns:
             A frame with the `CHANGED_FILES` columns.
@@ -264,7 +264,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class _WriteScenarioFiles:
-    """Task that writes files (`SCENARIO_FILES` columns) as parts of an unpublished run."""
+    """A task that writes rows with the `SCENARIO_FILES` columns as parts of an unpublished run."""
 
     files: Files
     run: TableRun
@@ -278,9 +278,9 @@ class _WriteScenarioFiles:
 
 @dataclass(frozen=True)
 class _FindCollectable:
-    """Task that selects objects which would be candidates of the sweep if no lake needed them.
+    """A task that selects objects which would be deletion candidates if no lake needed them.
 
-    Yields the `CHANGED_FILES` columns, including the lake and the table that claim the object.
+    It yields the `CHANGED_FILES` columns, including the lake and the table that claim the object.
     """
 
     claims: Claims

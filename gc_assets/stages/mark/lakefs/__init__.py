@@ -1,1 +1,1 @@
-"""lakeFS-only tables: staged objects and lifecycle rules."""
+"""Compute the tables that only lakeFS has: staged objects, lifecycle rules."""

@@ -67,7 +67,7 @@ class MovedClaim(NamedTuple):
 
 @log_progress(LIFECYCLE_OBJECTS)
 def lifecycle_objects(spark: SparkSession, context: RunContext, lake_name: str) -> PublishedTable:
-    """Publish `lifecycle_objects`: the objects that rules release under at least one path.
+    """Publish the objects that lifecycle rules release under at least one path.
 
     An object is marked `deduplicated` and kept if it is not released under another path or branch,
     if a tagged commit contains it, or if it is staged. With `verify_deduplicated: false`, it is
@@ -115,7 +115,7 @@ def _list_claims(context: RunContext, refs: PublishedTable) -> list[tuple[str, s
 
 
 def _references(entries: DataFrame, ranges: DataFrame, claimed: list[tuple[str, str]]) -> DataFrame:
-    """Return one row per object and path, with all branch classes that reach it."""
+    """Return one row per object and lakeFS path, with all classes of branches that reach the pair."""
     return (
         _named_entries(entries, claimed)
         .join(ranges, "container")
@@ -165,7 +165,7 @@ def describe_unused(rules: tuple[Rule, ...], releasing: set[str], references: Da
 
 @dataclass(frozen=True)
 class _FindUsed:
-    """Find the rules that match the paths of objects. The output has the `USED` columns."""
+    """Find the lifecycle rules that match paths of objects. The output has the `USED` columns."""
 
     rules: tuple[Rule, ...]
 
@@ -179,7 +179,7 @@ class _FindUsed:
 
 @dataclass(frozen=True)
 class _ApplyRules:
-    """Evaluate the rules for each reference. The output has the `EVALUATED` columns."""
+    """Evaluate lifecycle rules for each object and path. The output has the `EVALUATED` columns."""
 
     rules: tuple[Rule, ...]
 
@@ -217,7 +217,7 @@ def _group_by_object(evaluated: DataFrame, kept: DataFrame) -> DataFrame:
 
 
 def _previously_kept(context: RunContext, lake_name: str) -> PublishedTable | None:
-    """Return the newest earlier table, if objects that it marks as deduplicated are still kept.
+    """Return the newest `lifecycle_objects` before this run, if its deduplicated objects stay kept.
 
     Returns None if `verify_deduplicated` is true or the table does not exist.
     """
@@ -241,9 +241,9 @@ def _moved_claims(context: RunContext, previous: PublishedTable, refs: Published
 
 
 def follow_moved_claims(kept: DataFrame, moved: Sequence[MovedClaim]) -> DataFrame:
-    """Add the current keys of objects if the storage or symbolic links of their claim changed.
+    """Add the current keys of kept objects if the storage or symbolic links of their claim changed.
 
-    Both frames have the columns storage and key.
+    `kept` and the result have the columns storage and key.
     """
     frames = [kept]
     for claim in moved:

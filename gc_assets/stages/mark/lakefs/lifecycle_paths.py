@@ -46,8 +46,8 @@ _COLUMNS: Final = ["storage", "key", "path", "size_bytes", "age", "branch"]
 def lifecycle_paths(spark: SparkSession, context: RunContext, lake_name: str) -> PublishedTable:
     """Publish `lifecycle_paths` for a run date: paths at branch heads that are due under a rule.
 
-    The age of a path is computed as in `lifecycle_objects`. Branches that must not be edited are
-    omitted from the side table of edits (columns of `expiry_plan`).
+    The age of a path is computed as in `lifecycle_objects`. The side table of edits (columns of
+    `expiry_plan`) contains one row per branch, unless the branch must not be edited.
     """
     state = context.state
     potential, refs, entries = (context.table(table, lake_name) for table in (POTENTIAL_COMMITS, LAKE_REFS, MANIFEST_ENTRIES))
@@ -117,7 +117,7 @@ def _paths_at_heads(entries: DataFrame, ranges: DataFrame, heads: DataFrame) -> 
 
 @dataclass(frozen=True)
 class _FindDue:
-    """Find paths that are due under a rule of their branch."""
+    """Find the paths that a lifecycle rule of their branch deletes at this time."""
 
     rules: tuple[Rule, ...]
 
@@ -134,7 +134,7 @@ class _FindDue:
 
 
 def _sum_by_branch(written: WrittenParts) -> dict[str, dict[str, Amount]]:
-    """Return the amounts by branch and rule, both sorted by name."""
+    """Return the files and bytes of due paths for each branch and rule, both sorted by name."""
     found: dict[str, dict[str, Amount]] = {}
     for (branch, rule_id), total in sorted(written.totals.items()):
         found.setdefault(str(branch), {})[str(rule_id)] = total.amount
@@ -146,12 +146,12 @@ def _total(amounts: Mapping[str, Amount]) -> Amount:
 
 
 def _build_edit(ref: Ref, by_rule: Mapping[str, Amount], paths: int, written: WrittenParts) -> dict[str, Any]:
-    """Build the edit of a branch as a row of `expiry_plan`.
+    """Build the edit that deletes due paths of a branch, as a row of `expiry_plan`.
 
     The digest covers all due paths of the lake, because they were written together.
 
     Args:
-        paths: Number of paths at the branch's head.
+        paths: Number of all paths at the branch's head.
     """
     total = _total(by_rule)
     counts = Counter({rule_id: amount.files for rule_id, amount in by_rule.items()})

@@ -44,10 +44,10 @@ _FIRST: Final = "\0"
 
 @log_progress(POTENTIAL_COMMITS)
 def potential_commits(spark: SparkSession, context: RunContext, lake_name: str) -> PublishedTable:
-    """Publish `potential_commits` for a run date.
+    """Publish `potential_commits` for a run date: the commits that lifecycle rules must examine.
 
     Users can set the date of a commit. Therefore, a commit that the newest finished run did not
-    contain is potential regardless of its date, provided that a rule covers it.
+    contain is potential regardless of its date, if a rule applies to one of its branches.
     """
     state = context.state
     refs = context.table(LAKE_REFS, lake_name)
@@ -89,10 +89,10 @@ def _notes(lake_name: str, task: _Classify) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class _Classify:
-    """Find the commits of each branch class, and classify metaranges and ranges.
+    """Find the commits of each class of branches, and the classes that reach each range.
 
     A class is either a branch that a rule lists, or all other branches together (`OTHERS`).
-    `run_single_task` runs this, in an executor if necessary.
+    `run_single_task` calls it in the driver process or on an executor.
     """
 
     rules: tuple[Rule, ...]
@@ -123,9 +123,9 @@ class _Classify:
             yield report_parts(parts, written.digest, summary={"commits": len(ids), "potential": rows.num_rows, "ranges": ranges.num_rows})
 
     def _classes(self, graph: CommitGraph, retained: NDArray[np.bool_]) -> tuple[list[str], NDArray[np.bool_]]:
-        """Return the classes, and a matrix of the commits (rows) that each class (column) reaches.
+        """Return the classes of branches, and a matrix of which commits (rows) each class reaches.
 
-        If no branch reaches a retained commit, the commit belongs to the other branches.
+        A retained commit that no branch reaches counts as reached by the other branches (`OTHERS`).
         """
         heads: dict[str, list[str]] = {OTHERS: []}
         for ref in self.refs:
@@ -218,7 +218,10 @@ class _Classify:
 
 
 def _merge_rows(rows: pa.Table, classes: Sequence[str]) -> pa.Table:
-    """Merge rows by address. Classes are united, commits are summed, and the first time is kept."""
+    """Merge the rows of each metarange or range.
+
+    Classes are united, commits are summed, and the earliest commit time is kept.
+    """
     how = {f"class {number}": "max" for number in range(len(classes))}
     how |= {"first_commit_at": "min", "commits": "sum", "tagged": "max", "potential": "max"}
     return aggregate_rows(rows, "address", how)

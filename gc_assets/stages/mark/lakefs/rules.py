@@ -15,7 +15,7 @@ from gc_assets.state.schemas import CURRENT_RULES, POLICY_TABLE
 
 
 def read_lifecycle_rules(context: RunContext, lake_name: str) -> list[Rule]:
-    """Read the run date's object rules, enabled or not, with `last_deleted`.
+    """Read a run date's rules for objects, enabled or not, with the time of their last deletion.
 
     Raises:
         GateRefused: If this is a verification mark and the rules file has changed since the plan.

@@ -1,4 +1,4 @@
-"""Stages of lakeFS-only tables, by table name."""
+"""The stages that compute the tables of lakeFS, keyed by table name."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from gc_assets.state.summaries import UncommittedObjectsSummary
 
 @log_progress(UNCOMMITTED_OBJECTS)
 def uncommitted_objects(context: RunContext, lake_name: str) -> PublishedTable:
-    """Publish `uncommitted_objects` for a run date. All of these objects are live."""
+    """Publish `uncommitted_objects` for a run date: the staged objects, which are all live."""
     state = context.state
     refs = context.table(LAKE_REFS, lake_name)
     run = start_run(context, context.group(lake_name), UNCOMMITTED_OBJECTS)
