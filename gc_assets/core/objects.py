@@ -26,6 +26,15 @@ class Objects(Protocol):
         """
         ...
 
+    def identity(self, address: str) -> str | None:
+        """Return the object's current identity. The result is None if the object does not exist.
+
+        Raises:
+            OSError: If the object cannot be examined.
+            StoreError: If a local file cannot be examined, or the scheme is not supported.
+        """
+        ...
+
     def size(self, address: str) -> int: ...
     def list(self, prefix: str) -> Iterator[tuple[str, int, datetime]]:
         """List all objects under a prefix recursively.

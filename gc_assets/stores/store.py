@@ -246,6 +246,10 @@ class ObjectsByScheme:
         objects, target = self._open(address)
         return objects.cached_identity(target)
 
+    def identity(self, address: str) -> str | None:
+        objects, target = self._open(address)
+        return objects.identity(target)
+
     def size(self, address: str) -> int:
         objects, target = self._open(address)
         return objects.size(target)

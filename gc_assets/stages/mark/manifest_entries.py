@@ -183,6 +183,7 @@ def manifest_entries(spark: SparkSession, context: RunContext, lake_name: str) -
         level.roots,
         run,
         parallelism(spark),
+        resolver,
         named_prefixes,
         locations,
         may_list=not has_earlier_listing(context),

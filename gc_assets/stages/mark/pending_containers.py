@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -14,7 +15,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from gc_assets.core.arrow_rows import aggregate_rows, replace_columns
-from gc_assets.core.errors import StateError
+from gc_assets.core.errors import StateError, StoreError
+from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.core.objects import Objects
 from gc_assets.core.untrusted_input import MAX_OBJECT_BYTES
 from gc_assets.engine.tables import report_parts, write_parts
@@ -31,6 +33,8 @@ from gc_assets.state.side_tables import CONTAINERS, EDGES, LOCATIONS, REWRITTEN,
 # Cost of reading a container regardless of its length, in bytes that are decoded in the same time.
 COST_OF_REQUEST: Final = 16_384
 
+# The identity of an object that cannot be examined. It differs from that of every decoded object.
+_UNKNOWN: Final = "unknown"
 _ROOT_COLUMNS: Final = [name for name in TASKS.names if name not in {"expected_entries", "snapshot_id"}]
 
 
@@ -53,6 +57,7 @@ class FindPending:
         rewritten: Parts in which the last sweeps list containers whose objects have changed.
         roots: The tables with content roots, for the first level only.
         width: Maximum number of decoding tasks (`split_by_cost`).
+        resolver: Finds the containers that are in no storage.
         named_prefixes: Recorded prefixes that containers refer to by name, if any.
         locations: Parts with the prefix names that decoded containers refer to.
         may_list: False if the run must not send LIST requests.
@@ -67,6 +72,7 @@ class FindPending:
     roots: RootTables | None
     run: TableRun
     width: int
+    resolver: KeyResolver
     named_prefixes: NamedPrefixes | None = None
     locations: tuple[str, ...] = ()
     may_list: bool = True
@@ -126,7 +132,7 @@ class FindPending:
         listed = dict(zip(rewritten.column("address").to_pylist(), rewritten.column("etag").to_pylist(), strict=True))
         containers = known.column("container").unique()
         addresses = containers.to_pylist()
-        identities = list(map(self.objects.cached_identity, addresses))
+        identities = self._read_identities(addresses)
         exists = pa.array([identity is not None for identity in identities], pa.bool_())
         current = pa.array(
             [identity or listed.get(address) for address, identity in zip(addresses, identities, strict=True)],
@@ -135,6 +141,26 @@ class FindPending:
         at = pc.index_in(_join(current, containers), _join(known.column("etag"), known.column("container")), skip_nulls=True)
         stale = containers.filter(pc.and_(pc.is_valid(current), pc.is_null(at)))
         return stale, known.take(at.filter(pc.and_(exists, pc.is_valid(at))))
+
+    def _read_identities(self, addresses: Sequence[str]) -> list[str | None]:
+        """Return the identities of the current objects.
+
+        The identity of an object in a bucket is only requested if the object is in no storage.
+        Otherwise, it is None, and the sweep of the storage compares the object. It is also None if
+        there is no object.
+        """
+        cached = list(map(self.objects.cached_identity, addresses))
+        unknown = pa.array([address for address, identity in zip(addresses, cached, strict=True) if identity is None], pa.string())
+        external = unknown.filter(pc.is_null(self.resolver.locate(unknown)[0])).to_pylist()
+        with ThreadPoolExecutor(CONCURRENT_READS) as pool:
+            requested = dict(zip(external, pool.map(self._request_identity, external), strict=True))
+        return [identity or requested.get(address) for address, identity in zip(addresses, cached, strict=True)]
+
+    def _request_identity(self, address: str) -> str | None:
+        try:
+            return self.objects.identity(address)
+        except (OSError, StoreError):
+            return _UNKNOWN  # the decoder requests the same object and reports the error
 
     def _find_outdated_names(self) -> pa.Array:
         """Return the addresses of decoded containers that use a name whose prefix has changed."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from gc_assets.buckets.protocol import ConditionalBucket
 from gc_assets.config.connections import Connections, StoreSettings
+from gc_assets.core.errors import GcError
 from gc_assets.core.findings import Finding
 from gc_assets.stores.kind import StoreKind
 
@@ -41,7 +42,10 @@ def build_bucket_kind(
 
     def read_identity(address: str, location: str, connections: Connections) -> str | None:
         del location
-        return open_objects(connections).identity(address)
+        try:
+            return open_objects(connections).identity(address)
+        except (GcError, OSError):
+            return None
 
     def report_bucket(location: str, connections: Connections) -> ConditionalBucket:
         return open_store(location, connections).bucket

@@ -14,7 +14,7 @@ from gc_assets.buckets.identity import token_of
 from gc_assets.buckets.protocol import Change, ConditionalBucket, ObjectInfo, Role
 from gc_assets.config.connections import DEFAULT_CONNECTIONS, Connections, StoreSettings
 from gc_assets.core.deadline import run_with_deadline
-from gc_assets.core.errors import GcError, ObjectChanged, StoreError
+from gc_assets.core.errors import ObjectChanged, StoreError
 from gc_assets.stores.protocol import RESERVED_PREFIX
 
 
@@ -55,13 +55,12 @@ class BucketObjects(ABC):
         return run_with_deadline(self.connections.read_seconds, address, read_size)
 
     def identity(self, address: str) -> str | None:
-        """Return the identity of an object, or None if the object is missing or unreadable."""
-        try:
+        def read_identity() -> str | None:
             bucket, key = self.open(address)
             found = bucket.head(key, "read")
-        except (GcError, OSError):
-            return None
-        return None if found is None else found.identity
+            return None if found is None else found.identity
+
+        return run_with_deadline(self.connections.read_seconds, address, read_identity)
 
     def list(self, prefix: str) -> Iterator[tuple[str, int, datetime]]:
         """List the objects under a prefix. The collector's own objects in it are left out.

@@ -215,6 +215,9 @@ class LocalObjects:
         except StoreError:
             return None
 
+    def identity(self, address: str) -> str | None:
+        return identity(address)
+
     def size(self, address: str) -> int:
         status = _stat(address)
         if not stat.S_ISREG(status.st_mode):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Sequence
 from datetime import datetime
@@ -55,6 +56,30 @@ class RewrittenLake(Lakehouse):
         storage_inventory(self.spark, context, self.storage)
         orphan_files(self.spark, context, self.storage)
         return header_of(deletion_plan(self.spark, context, self.storage))
+
+
+class ExternalManifests(RewrittenLake):
+    """Only the directory of the data is a storage."""
+
+    @property
+    def lake(self) -> Path:
+        return self.root / "warehouse" / "toys"
+
+    @property
+    def warehouse(self) -> Path:
+        return self.lake / "data"
+
+
+@pytest.fixture
+def external(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ExternalManifests:
+    """The disk acts like a bucket, which returns an etag only if it is requested."""
+    monkeypatch.setitem(KINDS, "toy", toy.KIND)
+    monkeypatch.setattr(LocalObjects, "cached_identity", lambda *_: None)
+    house = ExternalManifests(spark, tmp_path)
+    house.lakes = [toy.ToyConfig(name="toys", kind="toy", location=f"file://{house.lake}")]
+    house.write_commit("b", days_ago(40))
+    house.write_commit("a", days_ago(40))
+    return house
 
 
 @pytest.fixture
@@ -149,6 +174,29 @@ def test_sweep_detects_rewritten_container_if_store_has_no_etags(house: Rewritte
     assert not house.plan_at(1).failed_gates
     assert house.planned_actions("toys/data/") == {}
     assert house.decoded_counts("toys") == [1, 0, 1, 0, 1]
+
+
+def test_rewritten_container_outside_all_storages_is_read_again(external: ExternalManifests) -> None:
+    """No sweep lists it, so its cached contents were used for ever, and live files were planned."""
+    external.plan_at(3)
+    assert external.planned_actions("") == {"b": "quarantine"}
+    external.write_commit("b", days_ago(35))
+    external.plan_at(2)
+    assert external.planned_actions("") == {}, "files of both objects are live"
+    external.plan_at(1)
+    assert external.decoded_counts("toys") == [1, 1, 0]
+
+
+def test_external_container_that_cannot_be_examined_is_read_again(external: ExternalManifests, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its object may have been replaced. If it cannot be read either, the lake is unreadable."""
+
+    def refuse(*_: object) -> str:
+        raise PermissionError(errno.EACCES, "Access Denied")
+
+    external.plan_at(3)
+    monkeypatch.setattr(LocalObjects, "identity", refuse)
+    external.plan_at(2)
+    assert external.decoded_counts("toys") == [1, 1]
 
 
 def test_sweep_with_clock_ahead_does_not_hide_rewritten_containers(house: RewrittenLake, monkeypatch: pytest.MonkeyPatch) -> None:
