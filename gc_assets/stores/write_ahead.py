@@ -82,6 +82,12 @@ class WriteAheadLog:
     shares: int
     quarantine: str | None = None
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no action of the plan has been logged yet, neither on a file nor on a history."""
+        names = [stat.name for stat in self.files.list(self.directory)]
+        return names == ["log.json"] and not self.files.directories(self.directory)
+
     def require_visible(self) -> None:
         """Check that this process sees the log, before it executes any action.
 

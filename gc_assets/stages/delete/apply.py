@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from operator import attrgetter
 
 from pyspark.sql import SparkSession
@@ -45,6 +46,7 @@ from gc_assets.state.journal import State
 from gc_assets.state.schemas import DELETION_LOG
 from gc_assets.stores.execution import current_user
 from gc_assets.stores.held_lease import hold_lease
+from gc_assets.stores.protocol import Lease
 from gc_assets.stores.write_ahead import open_log
 
 
@@ -79,10 +81,10 @@ def apply_plan(spark: SparkSession, context: RunContext, plan: StoredPlan, phase
         afterwards.callback(_delete_mark, state, verification_id)
         resumed, ungated = has_started(state, header), stale or removes_nothing
         verification = make_verification_mark(spark, context, plan, verification_id, ungated=ungated, resumed=resumed)
-        if not resumed and not removes_nothing:
-            refuse_unapproved(load_plan(context.config, plan.published))  # it may have been rejected during the mark
         lease.check()
         log = open_log(state.files, log_directory(header, phases), header.plan_id, header.rows + header.uploads.count, header.quarantine)
+        if log.is_empty and not removes_nothing:
+            _refuse_rejected(context, plan, lease)
         execution = PlanExecution(spark, context, plan, log, lease, only_interrupted=stale and not removes_nothing)
         for number, phase in enumerate(planned_phases, start=1):
             log_activity(f"phase {number:,} of {len(planned_phases):,}: {phase}")
@@ -179,6 +181,26 @@ def log_directory(header: PlanHeader, phases: Sequence[str]) -> str:
     not count as the beginning of the plan.
     """
     return f"{header.storage}/restore/{header.plan_id}" if tuple(phases) == (RESTORE,) else execution_directory(header)
+
+
+def _refuse_rejected(context: RunContext, plan: StoredPlan, lease: Lease) -> None:
+    """Check that the plan was not rejected before its log existed, for example during the mark.
+
+    `reject` records its event, then looks for the log. An apply does the opposite, so that at least
+    one of them sees the other. If the plan was rejected, its empty log is deleted, so that the
+    apply has not begun.
+
+    Raises:
+        GateRefused: If the plan was rejected.
+        LeaseLost: If the plan was rejected, but the lease is lost, so that the log is not deleted.
+    """
+    found = load_plan(context.config, plan.published)
+    try:
+        refuse_unapproved(replace(found, verdict=replace(found.verdict, ignores_rejections=False)))
+    except GateRefused:
+        lease.check()
+        context.state.files.delete_directory(execution_directory(plan.header))
+        raise
 
 
 def _delete_abandoned_marks(context: RunContext, storage_name: str, token: int) -> None:

@@ -25,7 +25,6 @@ from gc_assets.stages.records.leases import refuse_rehearsal, take_lease
 from gc_assets.stages.records.plans import (
     StoredPlan,
     execution_directory,
-    has_started,
     list_plans,
     load_plan,
     refuse_other_clock,
@@ -49,7 +48,7 @@ def close_plan(spark: SparkSession, context: RunContext, plan: StoredPlan) -> Ap
         UsageError: If the plan has not begun or has already ended.
     """
     header, state = plan.header, context.state
-    if plan.finished is not None or plan.restored_at is not None or not has_started(state, header):
+    if header.plan_id not in unfinished_plans(state, header.storage):
         raise UsageError(
             f"Cannot end plan {header.plan_id[:12]}: no apply has begun it, or it has already ended. `gc-assets plans` shows its status."
         )

@@ -23,8 +23,7 @@ LATER = NOW + timedelta(days=3)
 
 
 @pytest.fixture
-def interrupted(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Lakehouse, PlanHeader]:
-    """Apply a plan, and remove the outcomes and the published log, as if the process had been killed."""
+def planned(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Lakehouse, PlanHeader]:
     house = Lakehouse(spark, tmp_path_factory.mktemp("close"), settings={"gates": {"max_delete_share": 1.0}})
     builder = LakeBuilder(house.root)
     table = builder.table("db.t", days_ago(60))
@@ -32,7 +31,13 @@ def interrupted(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -
     for age in (20, 19, 18):
         table.leftovers(days_ago(age))
     house.lakes = [builder.config("sales")]
-    header = house.plan()
+    return house, house.plan()
+
+
+@pytest.fixture
+def interrupted(planned: tuple[Lakehouse, PlanHeader]) -> tuple[Lakehouse, PlanHeader]:
+    """Apply a plan, and remove the outcomes and the published log, as if the process had been killed."""
+    house, header = planned
     house.approve_and_apply(header)
     directory = house.root / "state" / execution_directory(header)
     (directory / "finished.json").unlink()
@@ -88,6 +93,14 @@ def test_unrecorded_moves_of_closed_plan_are_undone(interrupted: tuple[Lakehouse
     house.now += timedelta(days=1)
     house.plan()
     assert moved - {taken} <= house.keys("deletion_plan", action="quarantine")
+
+
+def test_plan_whose_apply_was_killed_before_it_wrote_a_log_is_closed(planned: tuple[Lakehouse, PlanHeader]) -> None:
+    house, header = planned
+    (house.root / "state" / execution_directory(header)).mkdir(parents=True)
+    house.now = LATER
+    assert house.failed_gates(house.plan()) == set()
+    assert find_plan(house.config, header.plan_id).finished_at is not None
 
 
 def test_plan_that_cannot_be_closed_stays_open_and_reports_why(

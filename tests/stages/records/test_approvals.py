@@ -39,6 +39,7 @@ from gc_assets.stages.records.plans import (
 from gc_assets.state.files import Files
 from gc_assets.state.journal import PublishedTable, State
 from gc_assets.state.schemas import DELETION_PLAN
+from gc_assets.stores.write_ahead import WriteAheadLog, open_log
 from tests.assets.platforms import NOW, platform, stored_plan
 
 
@@ -465,6 +466,85 @@ def test_rejection_while_apply_marks_lakes_stops_the_apply(at: Platform, tmp_pat
         apply_plan(None, at.run_context(header.run_date), find_plan(at.config, header.plan_id))  # type: ignore[arg-type]
     assert unfinished_plans(State.of(at.config), "warehouse") == []
     assert at.run_context(header.run_date).store("warehouse").holder() is None
+
+
+@pytest.fixture
+def applied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Platform, PlanHeader]:
+    """An approved plan, whose apply stops before its first action with the error `first action`."""
+    at = platform(tmp_path, mode="apply")
+    header = store_plan(at)
+    approve(at.config, at.clock, header.plan_id, "ada")
+    (tmp_path / "warehouse").mkdir()
+    monkeypatch.setattr(apply, "make_verification_mark", lambda *_, **__: None)
+    monkeypatch.setattr(apply, "PlanExecution", raise_first_action)
+    return at, header
+
+
+def raise_first_action(*_: Any, **__: Any) -> None:
+    raise InterruptedError("first action")
+
+
+def apply_again(at: Platform, header: PlanHeader) -> None:
+    apply_plan(None, at.run_context(header.run_date), find_plan(at.config, header.plan_id))  # type: ignore[arg-type]
+
+
+def reject_then_open(at: Platform, header: PlanHeader) -> Any:
+    """Return an `open_log` that runs just after `reject` has returned."""
+
+    def open_later(*arguments: Any) -> WriteAheadLog:
+        reject(at.config, at.clock, header.plan_id, "bob")
+        return open_log(*arguments)
+
+    return open_later
+
+
+def open_then_die(at: Platform, header: PlanHeader) -> Any:
+    """Return the same, but the process dies after it has created the log."""
+
+    def open_later(*arguments: Any) -> None:
+        reject_then_open(at, header)(*arguments)
+        raise InterruptedError("killed")
+
+    return open_later
+
+
+def test_rejection_just_before_the_log_exists_stops_the_apply(
+    applied: tuple[Platform, PlanHeader], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at, header = applied
+    monkeypatch.setattr(apply, "open_log", reject_then_open(at, header))
+    with pytest.raises(GateRefused, match="was rejected by bob at"):
+        apply_again(at, header)
+    assert unfinished_plans(State.of(at.config), "warehouse") == []
+    assert [plan.status_at(NOW) for plan in list_plans(at.config)] == ["rejected"]
+    monkeypatch.setattr(apply, "open_log", open_log)
+    approve(at.config, at.clock, header.plan_id, "bob")
+    with pytest.raises(InterruptedError, match="first action"):
+        apply_again(at, header)
+
+
+def test_apply_killed_before_it_read_the_rejection_does_not_continue(
+    applied: tuple[Platform, PlanHeader], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at, header = applied
+    monkeypatch.setattr(apply, "open_log", open_then_die(at, header))
+    with pytest.raises(InterruptedError, match="killed"):
+        apply_again(at, header)
+    monkeypatch.setattr(apply, "open_log", open_log)
+    with pytest.raises(GateRefused, match="was rejected by bob at"):
+        apply_again(at, header)
+    assert [plan.status_at(NOW) for plan in list_plans(at.config)] == ["rejected"]
+
+
+def test_late_rejection_does_not_stop_an_apply_that_has_logged_an_action(
+    applied: tuple[Platform, PlanHeader], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at, header = applied
+    monkeypatch.setattr(plans, "has_started", lambda *_: False)
+    reject(at.config, at.clock, header.plan_id, "bob")
+    open_log(State.of(at.config).files, execution_directory(header), header.plan_id, 1).write_intent(0, 1, [])
+    with pytest.raises(InterruptedError, match="first action"):
+        apply_again(at, header)
 
 
 def test_user_learns_that_apply_began_during_the_rejection(at: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
