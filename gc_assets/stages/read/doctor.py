@@ -86,7 +86,7 @@ def _checks(context: RunContext) -> Iterator[Check]:
             yield from _skip_unreachable(failed, _STORAGE_CHECKS)
         else:
             yield storage.name, "store", partial(_check_store, context, storage, reachable)
-            yield storage.name, "inventory", lambda item=storage: context.lister(item.name).examine(item, context.clock.now())
+            yield storage.name, "inventory", partial(records.check_report, context, storage)
         yield storage.name, "claims", partial(_check_claims, context, storage.name, frozen)
         yield storage.name, "lakes", partial(records.check_lakes, context, storage, frozen)
         yield storage.name, "last_run", partial(records.check_last_run, context, storage, frozen)

@@ -1,6 +1,7 @@
 """Check the records of gc-assets for `doctor`: open plans, the last run and apply logs.
 
-Most checks read only the state. The checks of leases, storage ids and trash also read the storage.
+Most checks read only the state. The checks of leases, storage ids, trash and inventory reports also
+read the storage.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from gc_assets.stages.records.plans import (
     unfinished_plans,
     unknown_plans,
 )
+from gc_assets.stages.sweep.listings import require_newer_report
 from gc_assets.state.backend import VERIFICATION_MARKS
 from gc_assets.state.registry import read_registry
 from gc_assets.state.schemas import DELETION_LOG, ORPHAN_FILES
@@ -101,6 +103,15 @@ def _check_patterns(context: RunContext, storage: StorageConfig, header: PlanHea
             found = f"the run of {header.run_date}: `protect` in lakes.yaml: no listed file matches {pattern!r}, so it protects nothing"
             advice = f"Check its spelling: it begins under {storage.location}, `*` does not match `/`, and `**` does."
             yield Finding(storage.name, "protect", WARN, found, advice)
+
+
+def check_report(context: RunContext, storage: StorageConfig) -> Iterator[Finding]:
+    """Check the inventory report that a run would read, also against the listing of the last run."""
+    lister, now = context.lister(storage.name), context.clock.now()
+    for finding in lister.examine(storage, now):
+        if finding.verdict == OK and (report := lister.plan(1, now, frozenset(), now, None).report) is not None:
+            require_newer_report(context, storage.name, report)
+        yield finding
 
 
 def check_lakes(context: RunContext, storage: StorageConfig, frozen: Mapping[str, FrozenRefs]) -> Iterator[Finding]:

@@ -68,7 +68,7 @@ def find_earlier_listing(context: RunContext, storage_name: str) -> tuple[Publis
 
 
 def require_newer_report(context: RunContext, storage_name: str, report: Report) -> None:
-    """Check that a report is not older than the one that the last run used.
+    """Check that a report is not older than the report or listing that the last run used.
 
     An older report lacks metadata of foreign tables that the last run may have found, so their
     files could look like garbage.
@@ -78,12 +78,15 @@ def require_newer_report(context: RunContext, storage_name: str, report: Report)
     """
     last = context.state.latest(storage_name, STORAGE_INVENTORY.name, before=context.run_date + timedelta(days=1))
     used = last.summary(StorageInventorySummary) if last is not None else None
-    if used is None or used.report_as_of is None or used.location != context.storage(storage_name).location:
+    if used is None or used.location != context.storage(storage_name).location:
         return
-    if report.as_of < used.report_as_of:
+    as_of, source = used.report_as_of, f"used {used.report} from"
+    if as_of is None and used.rehearsal == context.clock.is_rehearsal:
+        as_of, source = used.listed_at, "listed the storage at"
+    if as_of is not None and report.as_of < as_of:
         raise StoreError(
-            f"report {report.name} is from {report.as_of.isoformat()}, but the last run used {used.report} from "
-            f"{used.report_as_of.isoformat()}. Wait for a newer report, or remove `inventory` to list the storage"
+            f"report {report.name} is from {report.as_of.isoformat()}, but the last run {source} {as_of.isoformat()}. "
+            "Wait for a newer report, or remove `inventory` to list the storage"
         )
 
 
