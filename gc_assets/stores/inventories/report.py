@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import reprlib
+from codecs import BOM_UTF8
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -141,13 +142,13 @@ _Document = TypeVar("_Document", bound=BaseModel)
 
 
 def parse_document(content: bytes, name: str, model: type[_Document]) -> _Document:
-    """Parse a manifest.
+    """Parse a manifest. It may begin with a byte order mark.
 
     Raises:
         FormatError: If it is not a JSON object with the fields of the model.
     """
     try:
-        return model.model_validate_json(content, strict=True)
+        return model.model_validate_json(content.removeprefix(BOM_UTF8), strict=True)
     except ValidationError as error:
         found = error.errors(include_url=False)[0]
     path, reason = ".".join(map(str, found["loc"])), found["msg"].removeprefix("Value error, ").replace("Input should be", "expected")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import pickle
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -638,3 +639,12 @@ def test_plain_csv_without_header_makes_the_listing_incomplete(tmp_path: Path, f
     PlainReport([], SCAN, "csv", file={"size": len(content), "rows": 1}).write(write_to_disk(tmp_path))
     write_to_disk(tmp_path)(f"{SCAN:%Y-%m-%dT%H-%M-%SZ}/part-0.csv", content)
     assert "expected column names" in unreadable(open_lister(tmp_path, "plain"))
+
+
+def test_byte_order_marks_in_manifest_and_csv_are_skipped(tmp_path: Path) -> None:
+    put, folder = write_to_disk(tmp_path), f"{SCAN:%Y-%m-%dT%H-%M-%SZ}"
+    content = b"key,size_bytes,last_modified,etag\nlake/a,1,2026-11-01T00:00:00Z,e\n"
+    file = {"size": len(BOM_UTF8 + content), "rows": 1}
+    PlainReport([], SCAN, "csv", file=file).write(lambda name, written: put(name, BOM_UTF8 + written))
+    put(f"{folder}/part-0.csv", BOM_UTF8 + content)
+    assert list(list_rows_and_problems(open_lister(tmp_path, "plain"))[0]) == ["a"]
