@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from gc_assets.core.errors import StateError
+from gc_assets.core.errors import FormatError, StateError
 from gc_assets.state.arrow_types import is_added_column
 from gc_assets.state.backend import COMPACTED_SEGMENTS
 from gc_assets.state.damage import describe_next_step
@@ -183,7 +183,7 @@ def read_errors(path: str) -> Generator[None]:
     except FileNotFoundError as error:
         missing = error.filename or path
         raise StateError(f"{missing} is missing, so the table is incomplete; {describe_next_step(missing)}") from None
-    except (pa.ArrowException, UnicodeDecodeError, KeyError) as error:  # the name of a column may be damaged
+    except (pa.ArrowException, UnicodeDecodeError, KeyError, FormatError) as error:  # the name of a column may be damaged
         raise StateError(describe_damage(path, error)) from error
     except OSError as error:
         raise StateError(describe_damage(path, error) if error.errno is None else f"{path} cannot be read: {error}") from error

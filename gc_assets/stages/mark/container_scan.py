@@ -14,14 +14,14 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 
-from gc_assets.core.errors import StateError
+from gc_assets.core.errors import FormatError
 from gc_assets.core.text_index import TextIndex
 from gc_assets.engine.tables import spark_schema
 from gc_assets.engine.tasks import map_tasks, task_numbers
 from gc_assets.lakes.file_kinds import FILE_KINDS
 from gc_assets.stages.mark.container_states import NumberedStates, read_states
 from gc_assets.state.files import Files
-from gc_assets.state.parts import decode_each
+from gc_assets.state.parts import decode_each, read_errors
 
 # Number of file kinds. Witness numbers are multiplied by it to encode both in one integer.
 KIND_COUNT: Final = len(FILE_KINDS)
@@ -103,7 +103,8 @@ class ContainerScan(ABC):
                 if number < len(self.groups):
                     yield from decode_each(self.files, self.groups[number], lambda content: self.match_part(content, expanding))
                 else:
-                    yield from self.match_direct(states)
+                    with read_errors(f"{self.files.root}/{next(iter(self.states), '')}"):
+                        yield from self.match_direct(states)
 
     @abstractmethod
     def match_part(self, content: bytes, expanding: Expanding) -> Iterator[pa.RecordBatch]:
@@ -139,16 +140,13 @@ def to_positions(column: pa.ChunkedArray, names: Sequence[str], missing: int) ->
     """Return the position of each value of a text column in `names`, or `missing` for a null.
 
     Raises:
-        StateError: If a value is not in `names`.
+        FormatError: If a value is not in `names`. In `read_errors`, the error contains the path.
     """
     values, index = encode(column)
     positions = pc.fill_null(pc.index_in(values, pa.array(list(names), pa.string())), -1).to_numpy(zero_copy_only=False)
     if (positions < 0).any():
         unknown = values.filter(pa.array(positions < 0))[0].as_py()
-        raise StateError(
-            f"Cannot read the cached entries of containers: expected one of {', '.join(names)}, found {unknown!r}. Run "
-            "manifest_entries again"
-        )
+        raise FormatError(f"expected one of {', '.join(names)}, found {unknown!r}")
     return np.append(positions, missing)[index]  # the index -1 selects `missing`
 
 
@@ -159,5 +157,5 @@ def to_kind_numbers(column: pa.ChunkedArray) -> NDArray[np.int64]:
     """
     numbers = to_positions(column, FILE_KINDS, -1)
     if (numbers < 0).any():
-        raise StateError("Cannot read the cached entries of containers: an entry has no file kind. Run manifest_entries again")
+        raise FormatError("a row has no file kind")
     return numbers

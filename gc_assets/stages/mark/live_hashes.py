@@ -175,7 +175,9 @@ class LiveHashes:
         if self.released is None:
             return {}
         rows = self.released.read_keys(self.scan.files)
-        position, hashes = to_positions(rows.column("storage"), self.scan.storages, EXTERNAL), xxhash64(rows.column("key"))
+        with read_errors(f"{self.scan.files.root}/{self.released.published.path}"):
+            position = to_positions(rows.column("storage"), self.scan.storages, EXTERNAL)
+        hashes = xxhash64(rows.column("key"))
         return {number: sort_distinct(hashes[position == number]) for number in range(len(self.scan.storages))}
 
     def live_keys(self, storage: str) -> SelectLive:

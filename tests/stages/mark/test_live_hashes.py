@@ -174,8 +174,17 @@ def test_container_with_wrong_entries_is_reported(
     assert sorted(hashes.find_unbalanced()) == sorted(state["address"] for state in case.states[:2])
 
 
-def test_entry_in_an_unknown_storage_stops_the_run(tmp_path: Path) -> None:
-    entry = {"container": "m", "storage": "other", "key": "k", "kind": Kind.DATA, "is_container": False, "must_exist": True}
+@pytest.mark.parametrize(
+    "damage, finding", [({"storage": "other"}, "expected one of disk, bucket, found 'other'"), ({"kind": None}, "a row has no file kind")]
+)
+def test_entry_with_unknown_values_stops_the_run_and_names_the_file(tmp_path: Path, damage: dict[str, Any], finding: str) -> None:
+    entry = {"container": "m", "storage": "disk", "key": "k", "kind": Kind.DATA, "is_container": False, "must_exist": True, **damage}
     case = Case([{**random_case(Random(1)).states[0], "address": "m", "files": 1}], [entry])
-    with pytest.raises(StateError, match="'other'"):
+    with pytest.raises(StateError, match=rf"run/_hashes/part-\S+ is damaged \({finding}.*doctor --repair"):
+        LiveHashes(None, scan_of(tmp_path, "state", case), 1, None).totals()
+
+
+def test_state_of_a_container_in_an_unknown_storage_names_the_file(tmp_path: Path) -> None:
+    case = Case([{**random_case(Random(1)).states[0], "storage": "other", "files": 0}], [])
+    with pytest.raises(StateError, match=r"run/_states/part-\S+ is damaged \(expected one of disk, bucket, found 'other'"):
         LiveHashes(None, scan_of(tmp_path, "state", case), 1, None).totals()
