@@ -47,6 +47,7 @@ from gc_assets.buckets.storage import BucketStorage
 from gc_assets.config.azure import AzureConfig
 from gc_assets.core.errors import StoreError, is_permanent
 from gc_assets.core.paths import AZURE
+from gc_assets.core.urls import is_addressable
 
 # A batch contains at most this many requests (REST API reference, Blob Batch).
 _KEYS_PER_BATCH: Final = 256
@@ -478,11 +479,6 @@ class AzureBucket(BucketStorage[AzureConfig]):
         if not is_addressable(f"{self.prefix}{key}"):
             text = "the name has a component `.` or `..`, which URLs cannot contain; rename the blob with another tool"
             raise OSError(errno.EINVAL, text, self.address(key))
-
-
-def is_addressable(name: str) -> bool:
-    """Check if requests can address a blob. URLs cannot contain the components `.` and `..`."""
-    return {".", ".."}.isdisjoint(name.replace("\\", "/").split("/"))
 
 
 def _is_busy(change: Change) -> bool:

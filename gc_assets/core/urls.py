@@ -145,6 +145,14 @@ def provider_address(alias: str) -> str:
         return alias
 
 
+def is_addressable(name: str) -> bool:
+    """Check if a normalized URL can contain the name of an object.
+
+    Clients and servers remove the components `.` and `..` from the path of a URL.
+    """
+    return {".", ".."}.isdisjoint(name.replace("\\", "/").split("/"))
+
+
 def web_host(address: str) -> str | None:
     """Return the host of a web address, as in `Url.authority`. None for any other address."""
     if address[:5].lower() not in {"http:", "https"}:

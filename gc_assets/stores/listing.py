@@ -23,6 +23,8 @@ INVENTORY_SCHEMA: Final = STORAGE_INVENTORY.schema
 CONCURRENT_REQUESTS: Final = 16
 # At most this many keys are looked up by one thread, one after another.
 MAX_GROUPED_KEYS: Final = 64
+# The detail of the problem with an object that no request to Azure can address (`is_addressable`).
+NOT_IN_URLS: Final = "a component of the key is `.` or `..`, which URLs cannot contain: kept"
 _YEAR_10000_US: Final = 253_402_300_800_000_000
 
 

@@ -15,11 +15,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from gc_assets.azure.bucket import AzureBucket, is_addressable
+from gc_assets.azure.bucket import AzureBucket
 from gc_assets.azure.pages import ListedPage
 from gc_assets.buckets.protocol import Page
 from gc_assets.core.errors import StoreError
+from gc_assets.core.urls import is_addressable
 from gc_assets.stores.conditional.listing import Range, RowBuffer
+from gc_assets.stores.listing import NOT_IN_URLS
 from gc_assets.stores.protocol import RESERVED_PREFIX, ListingBatch, ListingTask, Problem
 
 TASKS_PER_WORKER: Final = 4
@@ -100,8 +102,7 @@ class AzureListingTask:
         unnamed = {key for key in odd if not is_addressable(key.decode())}
         if not unnamed:
             return page
-        kept = "a component of the key is `.` or `..`, which URLs cannot contain: kept"
-        rows.problems += [Problem(key[start:].decode(), "special", kept) for key in sorted(unnamed)]
+        rows.problems += [Problem(key[start:].decode(), "special", NOT_IN_URLS) for key in sorted(unnamed)]
         return page.select([number for number, key in enumerate(page.keys) if key not in unnamed])
 
 

@@ -22,17 +22,19 @@ class ReportReader:
             it is not usable, for example because it is about another bucket.
         normalize_rows: Converts the rows of a file to the schema `ROWS`.
         columns: The columns that `normalize_rows` needs.
+        normalizes_keys: Whether requests lose some components of a key, see `is_addressable`.
     """
 
     find_reports: Callable[[ReportFiles, str], list[FoundReport]]
     read_manifest: Callable[[ReportFiles, str, FoundReport, str], Manifest]
     normalize_rows: RowNormalizer
     columns: Collection[str]
+    normalizes_keys: bool = False
 
 
 READERS: Final = {
     "s3": ReportReader(find_folders, s3.read_manifest, s3.normalize_rows, s3.COLUMNS),
     "plain": ReportReader(find_folders, plain.read_manifest, plain.normalize_rows, plain.COLUMNS),
-    "azure": ReportReader(azure.find_reports, azure.read_manifest, azure.normalize_rows, azure.COLUMNS),
+    "azure": ReportReader(azure.find_reports, azure.read_manifest, azure.normalize_rows, azure.COLUMNS, normalizes_keys=True),
     "gcs": ReportReader(gcs.find_reports, gcs.read_manifest, gcs.normalize_rows, gcs.COLUMNS),
 }

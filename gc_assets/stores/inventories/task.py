@@ -19,10 +19,11 @@ import pyarrow.compute as pc
 from gc_assets.buckets.identity import build_identities
 from gc_assets.buckets.protocol import ConditionalBucket
 from gc_assets.core.errors import FormatError, StoreError
+from gc_assets.core.urls import is_addressable
 from gc_assets.stores.inventories.columns import read_batches, strip_prefix
 from gc_assets.stores.inventories.readers import READERS
 from gc_assets.stores.inventories.report import DataFile, Manifest
-from gc_assets.stores.listing import INVENTORY_SCHEMA
+from gc_assets.stores.listing import INVENTORY_SCHEMA, NOT_IN_URLS
 from gc_assets.stores.protocol import RESERVED_PREFIX, ListingBatch, Problem, ReportFiles
 
 # Compressed rows are seldom smaller than this, so the size of a file limits its number of rows.
@@ -90,6 +91,9 @@ class ReportTask:
         keys = strip_prefix(own.column("key"), prefix)
         own = own.set_column(0, "key", keys).filter(pc.invert(pc.starts_with(keys, pattern=RESERVED_PREFIX.encode())))
         own, problems = _split_addressable(own)
+        if READERS[self.kind].normalizes_keys:
+            own, unnamed = _split_dotted(own)
+            problems += unnamed
         for name in ("size_bytes", "last_modified", "etag"):
             if own.column(name).null_count:
                 key = own.filter(pc.is_null(own.column(name))).column("key")[0].as_py()
@@ -129,6 +133,15 @@ def _split_addressable(rows: pa.RecordBatch) -> tuple[pa.RecordBatch, tuple[Prob
     ]
     problems += [Problem("", "special", "the key equals the storage's prefix: kept")] * (rows.num_rows - is_named.true_count)
     return rows.filter(pc.and_(is_text, is_named)), tuple(problems)
+
+
+def _split_dotted(rows: pa.RecordBatch) -> tuple[pa.RecordBatch, tuple[Problem, ...]]:
+    """Separate keys that no URL can contain. Each of them is reported as a problem."""
+    keys = rows.column("key").cast(pa.string())
+    dotted = keys.filter(pc.match_substring_regex(keys, pattern=r"(?:^|[/\\])\."))
+    unnamed = [key for key in dotted.to_pylist() if not is_addressable(key)]
+    kept = rows.filter(pc.invert(pc.is_in(keys, pa.array(unnamed, pa.string()))))
+    return kept, tuple(Problem(key, "special", NOT_IN_URLS) for key in unnamed)
 
 
 def _is_text(key: bytes) -> bool:

@@ -236,6 +236,16 @@ def test_key_without_valid_address_is_reported_and_kept(tmp_path: Path) -> None:
     ]
 
 
+def test_azure_key_that_no_url_can_contain_is_reported_and_kept(tmp_path: Path) -> None:
+    unnamed, named = ["./a", "t/x/../a", "t\\.\\a", "t/.."], [".a", "t/..a", "t/a.", "t/.../a"]
+    AzureReport([f"source/lake/{key}" for key in (*unnamed, *named)], SCAN).write(write_to_disk(tmp_path))
+    found, problems = list_rows_and_problems(open_lister(tmp_path, "azure"))
+    assert sorted(found) == sorted(named)
+    assert [(problem.key, problem.kind, problem.is_incomplete) for problem in problems] == [(key, "special", False) for key in unnamed]
+    S3Report([row("lake/t/../a")], SCAN).write(write_to_disk(tmp_path))
+    assert list(list_rows_and_problems(open_lister(tmp_path))[0]) == ["t/../a"], "the S3 client sends it"
+
+
 def test_version_ids_of_an_unversioned_bucket_are_dropped(tmp_path: Path) -> None:
     S3Report([row("lake/a", version_id="", is_latest=True, is_delete_marker=False)], SCAN).write(write_to_disk(tmp_path))
     assert list_rows_and_problems(open_lister(tmp_path))[0]["a"]["version_id"] is None
