@@ -33,6 +33,8 @@ from gc_assets.state.summaries import DeletionPlanSummary
 
 REGISTRY_FILE: Final = "registry.json"
 VERSION: Final = 1
+# Every release writes these keys, even without an entry.
+_WRITTEN: Final = frozenset({"version", "entries"})
 Scope = Literal["storage", "lake"]
 # Function that takes the name of a storage in `lakes.yaml`, and returns the id in its `.gc-assets/`
 # or None.
@@ -172,13 +174,18 @@ def parse_registry(state: State, content: bytes) -> Registry:
     try:
         found = Registry.model_validate_json(content)
     except ValidationError as error:
-        raise StateError(
-            f"{path} is damaged ({summarize(error)}). Restore it from a backup. If no name in lakes.yaml has changed "
-            "since the first run, remove it."
-        ) from error
+        raise _damage_error(path, summarize(error)) from error
     if found.version > VERSION:
         raise StateError(f"{path} has version {found.version}, this release reads up to {VERSION}: upgrade gc-assets")
+    if missing := _WRITTEN - found.model_fields_set:
+        raise _damage_error(path, f"without {' and '.join(sorted(missing))}")
     return found
+
+
+def _damage_error(path: str, finding: str) -> StateError:
+    return StateError(
+        f"{path} is damaged ({finding}). Restore it from a backup. If no name in lakes.yaml has changed since the first run, remove it."
+    )
 
 
 def change_registry(state: State, change: Callable[[Registry], Registry]) -> None:

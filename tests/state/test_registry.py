@@ -190,7 +190,15 @@ def test_registry_round_trips(tmp_path: Path) -> None:
     assert read_registry(state).entries == (entry,)
 
 
-@pytest.mark.parametrize("content, message", [("{", "is damaged"), ('{"version": 2}', "upgrade gc-assets")])
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        ("{", "is damaged"),
+        ('{"version": 2}', "upgrade gc-assets"),
+        ("{}", r"is damaged \(without entries and version\)"),
+        ('{"version": 1}', r"is damaged \(without entries\)"),
+    ],
+)
 def test_unreadable_registry_is_refused(tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / REGISTRY_FILE).write_text(content)
     with pytest.raises(StateError, match=message):
