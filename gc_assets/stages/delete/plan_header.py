@@ -242,7 +242,7 @@ def _check_gates(inputs: PlanInputs, content: PlanContent, live: LiveCount, plan
         gates.lakes_present(earlier.missing_lakes(live) if earlier is not None else []),
         gates.unreadable_tables(inputs.unreadable, limits.max_unreadable, content.deferred),
         gates.metadata_present(found.missing_metadata_count, found.missing_metadata),
-        gates.live_listed(live.files, found.live_unlisted_count, found.live_unlisted),
+        gates.live_listed(found.live_keys, found.live_unlisted_count, found.live_unlisted),
         gates.no_live_candidate(found.false_negatives, [name for name in samples if name.startswith("false_negatives")]),
         _check_spelling(found),
         gates.links(found.behind_links_count + len(content.aliases), [*found.behind_links, *content.aliases]),

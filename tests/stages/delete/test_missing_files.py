@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from gc_assets.core.plan import PlanHeader
+from gc_assets.core.plan import LiveCount, PlanHeader
 from tests.depth import in_turn
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.stages.lakehouse import counts, days_ago
@@ -106,6 +106,17 @@ def test_table_with_few_missing_files_is_left_out_in_other_storages(house: Share
     house.approve(plans["disk1"], "live_listed")
     house.plan_of("disk2")
     assert house.planned_keys("disk2") == {*house.all_garbage, f"moved/{new.name}"}
+
+
+def test_files_that_are_live_since_the_sweep_do_not_hide_missing_files(house: SharedDisks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gate passed, although the plan left out no files of the lake, because too many were missing in the sweep."""
+    live = house.plans()["disk1"].live_files
+    monkeypatch.setattr("gc_assets.core.plan.MAX_UNLISTED", 1 / (live + 1))
+    house.live_file().unlink()
+    assert failed_gates(house.plans()["disk1"]) == {"live_listed"}
+    grown = LiveCount(live + 9, {"shop": live + 9})
+    monkeypatch.setattr("gc_assets.stages.delete.plan_header.live_count", lambda *_: grown)
+    assert failed_gates(house.plan_of("disk1")) == {"live_listed"}
 
 
 def test_override_for_missing_files_applies_to_other_storages(house: SharedDisks) -> None:
