@@ -26,8 +26,8 @@ def prune_command(settings: Settings, keep_days: int, format_: str) -> None:
     that larger ones replaced. Current tables and files of lakes are never removed.
 
     The cache of decoded metadata, plans, logs and policies are kept at any age. The tables of the
-    last accepted run and the last commit graph of each lake are kept too, because later runs need
-    them.
+    last accepted run, the last accepted list of missing files, and the last commit graph of each
+    lake are kept too, because later runs need them.
 
     \b
     Example:

@@ -309,6 +309,8 @@ class PlanHeader(RenamedKeys, StrictModel):
             `expiry_actions` includes them.
         deleted_paths: Number of paths that these commits delete, by lake (since 0.4).
         uploads: Uploads to abort (since 0.4).
+        missing_digest: Digest of the live files that the sweep did not find, empty without any (since
+            0.4).
         listed_at: If the plan is based on an earlier listing, the time of that listing (since 0.4).
             None if the plan's own run listed the storage.
         keyed: True if the id is an HMAC with the `plan_key`, False if it is a plain digest.
@@ -357,6 +359,7 @@ class PlanHeader(RenamedKeys, StrictModel):
     rows: int
     rows_digest: str
     uploads: Uploads = Uploads()
+    missing_digest: str = ""
     listed_at: datetime | None = None
     keyed: bool = False
     times_seal: str = ""
@@ -474,8 +477,9 @@ def _with_id(header: PlanHeader, key: bytes | None) -> PlanHeader:
 def _digest_fields(header: PlanHeader) -> dict[str, Any]:
     added_later = PlanHeader.model_fields.keys() - header.model_fields_set
     found = header.model_dump(mode="json", exclude={*_NOT_IN_ID, *added_later})
-    if header.listed_at is None:
-        found.pop("listed_at", None)  # otherwise the ids of stored plans with their own listing would change
+    for name in ("listed_at", "missing_digest"):  # otherwise the ids of stored plans without these values would change
+        if not getattr(header, name):
+            found.pop(name, None)
     if "unreadable" in found:
         found["sick"] = found.pop("unreadable")  # the name up to 0.3, so that the ids of stored plans do not change
     if header.unreadable:

@@ -469,6 +469,13 @@ ADOPTABLE: Final = pa.schema([("key_hash", pa.int64()), ("modified_us", pa.int64
 OLDER_THAN_CLAIM_SIDE: Final = "_older_than_claim"
 OLDER_THAN_CLAIM: Final = schema_of(column("key_hash", LONG, "Hash of the file's key.", since="0.4"))
 
+# Live files that were missing. An approval with an override of `live_listed` accepts exactly these.
+MISSING_LIVE_SIDE: Final = "_missing_live_files"
+MISSING_LIVE: Final = schema_of(
+    column("lake", STRING, "Lake that needs the file.", since="0.4"),
+    column("key_hash", LONG, "Hash of the file's key.", since="0.4"),
+)
+
 REWRITTEN_SIDE: Final = "_rewritten"
 REWRITTEN: Final = schema_of(
     column("address", STRING, "Address of a container whose object differs from the one that was decoded."),

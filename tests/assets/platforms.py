@@ -4,6 +4,7 @@ and stored plans.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,7 @@ def stored_plan(
     action: str = QUARANTINE,
     source_plan_id: str | None = None,
     max_delete_bytes: int = 10**12,
+    inputs: Sequence[PublishedTable] = (),
     **of_header: Any,
 ) -> PublishedTable:
     """Publish a plan of `files` rows of 100 bytes. `header_fields` replaces fields of its header."""
@@ -91,4 +93,4 @@ def stored_plan(
     }
     header = seal(at.config.plan_secret(), **{**substance, **of_header})
     summary = {"plan_id": header.plan_id, "header": header.model_dump(mode="json")}
-    return publish(state, run, written, at.clock, summary=summary)
+    return publish(state, run, written, at.clock, inputs=inputs, summary=summary)

@@ -41,6 +41,7 @@ SUBSTANCE: dict[str, Any] = {
     "rows": 2,
     "rows_digest": "c" * 16,
     "uploads": Uploads(),
+    "missing_digest": "",
     "listed_at": None,
     "repeats": 0,
 }
@@ -73,6 +74,7 @@ OTHER: dict[str, Any] = {
     "rows": 3,
     "rows_digest": "d" * 16,
     "uploads": Uploads(count=1, bytes=7, digest="e" * 16),
+    "missing_digest": "e" * 16,
     "listed_at": NOW,
     "repeats": 1,
 }

@@ -23,10 +23,10 @@ from gc_assets.engine.tables import Totals, WrittenParts
 from gc_assets.lakes.protocol import as_preflight
 from gc_assets.stages.delete.checked_tables import find_checked_tables
 from gc_assets.stages.delete.foreign_findings import ForeignFindings
-from gc_assets.stages.delete.missing_files import LIVE_LISTED
 from gc_assets.stages.delete.plan_inputs import PlanInputs
 from gc_assets.stages.mark.shared_tables import EDIT_COLUMNS, EditKey, SharedTables, edit_keys, list_expiry_tables, read_expiry
 from gc_assets.stages.records.denials import denied_histories, find_denial, retry_advice
+from gc_assets.stages.records.plans import LIVE_LISTED
 from gc_assets.state.journal import TableRun
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import DELETION_PLAN, EXPIRY_PLAN

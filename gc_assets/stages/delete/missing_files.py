@@ -10,25 +10,28 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.claims import Claims, Owner
+from gc_assets.core.hashing import xxhash64
 from gc_assets.core.phases import RESTORE
 from gc_assets.core.plan import Unreadable, lacks_too_many
+from gc_assets.core.sorted_hashes import is_in_sorted
+from gc_assets.engine.parquet_scan import ParquetScan
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import ROUTE, map_arrow
 from gc_assets.stages.records.newest_sweeps import find_newest_sweep, list_comparable_plans, list_newest_sweeps, open_sweep
 from gc_assets.stages.sweep.claims import prefixes_of
 from gc_assets.state.arrow_types import STRING
-from gc_assets.state.journal import PublishedTable
+from gc_assets.state.journal import PublishedTable, State
 from gc_assets.state.schemas import DELETION_PLAN
-from gc_assets.state.side_tables import MISSING_FILES_SIDE
+from gc_assets.state.side_tables import MISSING_FILES_SIDE, MISSING_LIVE, MISSING_LIVE_SIDE
 from gc_assets.state.summaries import OrphanFilesSummary
-
-LIVE_LISTED = "live_listed"
 
 
 def find_missing(context: RunContext, storage_name: str) -> tuple[Unreadable, ...]:
@@ -80,47 +83,32 @@ def _is_accepted(context: RunContext, sweep: PublishedTable) -> bool:
     """Check whether a user accepted that the live files which a sweep did not find are missing.
 
     This is the case if the sweep of the last plan that was approved with an override of
-    `live_listed` did not find these files either. If others are missing, a user has to decide
+    `live_listed` did not find these files either. Earlier approvals do not count: a file that only
+    they accept was not missing any more in that sweep. If others are missing, a user has to decide
     again.
     """
-    storage_name, missing = sweep.receipt.owner, Loss.of(sweep)
-    for plan in list_comparable_plans(context, storage_name) if missing.owners else ():
-        if plan.verdict.is_approved and LIVE_LISTED in plan.verdict.overrides:
-            accepted = open_sweep(context, storage_name, context.state.open(plan.run))
-            return accepted is not None and Loss.of(accepted).includes(missing)
-    return False
+    if not sweep.parts(MISSING_LIVE_SIDE):
+        return False
+    plans = list_comparable_plans(context, sweep.receipt.owner)
+    plan = next((plan for plan in plans if plan.accepts_missing_files), None)
+    accepted = open_sweep(context, sweep.receipt.owner, context.state.open(plan.run)) if plan is not None else None
+    if accepted is None:
+        return False
+    known = np.sort(np.concatenate([np.empty(0, np.int64), *_hash_missing(context.state, accepted)]))
+    return all(is_in_sorted(hashes, known).all() for hashes in _hash_missing(context.state, sweep))
 
 
-@dataclass(frozen=True, slots=True)
-class Loss:
-    """Live files that a sweep did not find.
+def digest_missing(state: State, sweep: PublishedTable) -> str:
+    """Return a digest of the live files that a sweep did not find, or an empty text without any."""
+    total = sum(int(hashes.view(np.uint64).sum()) for hashes in _hash_missing(state, sweep)) % 2**64
+    return f"{total:016x}" if sweep.parts(MISSING_LIVE_SIDE) else ""
 
-    Attributes:
-        files: Their number.
-        samples: Their first keys.
-        owners: The tables and lakes that need them.
-    """
 
-    files: int
-    samples: frozenset[str]
-    owners: frozenset[Owner]
-
-    @classmethod
-    def of(cls, sweep: PublishedTable) -> Self:
-        summary = sweep.summary(OrphanFilesSummary)
-        owners = frozenset(Owner(item.lake, item.table_uuid) for item in summary.unlisted_lakes)
-        return cls(summary.live_unlisted_count, frozenset(summary.live_unlisted), owners)
-
-    def includes(self, other: Self) -> bool:
-        """Check whether another sweep found no further loss.
-
-        If not all keys are in the samples, a smaller number of files is included. Lost files that
-        expire would otherwise end the acceptance.
-        """
-        is_sampled = self.files > len(self.samples)
-        fewer = other.files < self.files if is_sampled else other.files <= self.files and other.samples <= self.samples
-        accepted = all(owner in self.owners or Owner(owner.lake, None) in self.owners for owner in other.owners)
-        return accepted and (fewer or (other.files, other.samples) == (self.files, self.samples))
+def _hash_missing(state: State, sweep: PublishedTable) -> Iterator[NDArray[np.int64]]:
+    """Yield a hash for each missing live file and lake that needs it."""
+    scan = ParquetScan.of(state.files, MISSING_LIVE, sweep.path, sweep.parts(MISSING_LIVE_SIDE))
+    for batch in scan.read_batches():
+        yield batch.column("key_hash").to_numpy() ^ xxhash64(batch.column("lake"))
 
 
 def route_missing(rows: DataFrame, prefixes: tuple[str, ...]) -> DataFrame:

@@ -19,6 +19,7 @@ from gc_assets.lakes.kinds import table_with
 from gc_assets.stages.delete.expired_since import ExpiredSince
 from gc_assets.stages.delete.foreign_findings import ForeignFindings
 from gc_assets.stages.delete.live_set import check_live_set
+from gc_assets.stages.delete.missing_files import digest_missing
 from gc_assets.stages.delete.plan_inputs import PlanInputs
 from gc_assets.stages.records.accepted_runs import AcceptedRun, remembered_aliases
 from gc_assets.stages.records.dead_tables import dead_tables
@@ -126,6 +127,7 @@ def build_header(inputs: PlanInputs, content: PlanContent) -> PlanHeader:
         rows=content.written.rows,
         rows_digest=f"{content.written.digest:016x}",
         uploads=content.uploads,
+        missing_digest=digest_missing(context.state, inputs.orphans),
         listed_at=inputs.listing.as_of if inputs.listing.is_earlier else None,
     )
 

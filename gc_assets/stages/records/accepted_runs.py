@@ -10,7 +10,7 @@ a user has approved one of these runs. If a lake is removed on purpose, a user c
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Self
@@ -100,19 +100,28 @@ def _list_accepted(config: Config, storage_name: str) -> Iterator[ListedPlan]:
 
 
 def find_baseline_tables(config: Config) -> frozenset[str]:
-    """Return the run ids of all tables that the newest accepted plan of each storage is based on.
+    """Return the run ids of the tables of earlier runs that later runs read.
 
-    Later runs read these tables, even if a refused run of the same date has replaced them. If the
-    newest plan belongs to a rehearsal, the newest plan of a real run is considered as well.
+    These are all tables that the newest accepted plan of each storage is based on, and the sweep of
+    the newest plan whose approval accepts missing files. Another run of the same date may have
+    replaced them. If the newest plan belongs to a rehearsal, the newest plan of a real run is
+    considered as well.
     """
     state, found = State.of(config), set[str]()
     for storage in config.storages:
-        accepted = list(_list_accepted(config, storage.name))
-        for plan in (*accepted[:1], *[plan for plan in accepted if not plan.header.rehearsal][:1]):
+        sweeps = {run.run_id: run for run in state.history(storage.name, ORPHAN_FILES.name)}
+        for plan in _newest(_list_accepted(config, storage.name)):
             of_plan = _read_inputs(state, plan.run)
-            swept = next((run for run in state.history(storage.name, ORPHAN_FILES.name) if run.run_id in of_plan), None)
-            found |= of_plan | (set() if swept is None else _read_inputs(state, swept))
+            found |= of_plan.union(*(_read_inputs(state, sweeps[run_id]) for run_id in of_plan & sweeps.keys()))
+        for plan in _newest(plan for plan in list_plans(config, storage.name, empty=True) if plan.accepts_missing_files):
+            found |= _read_inputs(state, plan.run) & sweeps.keys()
     return frozenset(found)
+
+
+def _newest(plans: Iterable[ListedPlan]) -> list[ListedPlan]:
+    """Return the newest plan, and the newest plan of a real run."""
+    listed = list(plans)
+    return [*listed[:1], *[plan for plan in listed if not plan.header.rehearsal][:1]]
 
 
 def _read_inputs(state: State, run: PastRun) -> set[str]:

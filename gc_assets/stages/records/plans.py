@@ -35,6 +35,7 @@ from gc_assets.state.summaries import DeletionPlanSummary, PlanIndexSummary
 # Since 0.2, the name of the directory with damage records, and of a key in these records.
 DAMAGE: Final = "spoilt"
 APPROVALS: Final = "approvals"
+LIVE_LISTED: Final = "live_listed"
 # Minimum length of the plan ids that users may enter.
 MIN_PLAN_ID: Final = 8
 _RECORDS: Final = "_records.json"
@@ -155,6 +156,11 @@ class ListedPlan:
     def has_ended(self) -> bool:
         """Whether the plan was applied or restored and can therefore not be used again."""
         return self.record.finished_at is not None or self.record.restored_at is not None
+
+    @property
+    def accepts_missing_files(self) -> bool:
+        """Whether users approved the plan with an override of `live_listed`."""
+        return self.verdict.is_approved and LIVE_LISTED in self.verdict.overrides
 
     def is_open(self, now: datetime) -> bool:
         """Return True if the plan can still be approved or applied."""

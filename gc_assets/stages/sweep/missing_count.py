@@ -27,6 +27,7 @@ from gc_assets.stages.mark.live_hashes import LiveHashes
 from gc_assets.stages.mark.live_set import LiveSet
 from gc_assets.stages.sweep.live_keys import LiveKeys
 from gc_assets.stages.sweep.sweep_checks import MissingLiveFiles
+from gc_assets.state.parts import GROUP_ROWS, PartWriter
 
 # Files that do not have to exist for a lake, or for any lake if `lake` is missing.
 EXCUSED: Final = pa.schema([("lake", pa.string()), ("key_hash", pa.int64())])
@@ -50,8 +51,10 @@ def hash_excused(quarantined: DataFrame, purged: DataFrame) -> pa.Table:
     return collect_arrow(rows.select("lake", F.xxhash64("key").alias("key_hash")), EXCUSED)
 
 
-def count_missing(keys: LiveKeys, unlisted: NDArray[np.int64], broken: Collection[Owner], excused: pa.Table) -> MissingLiveFiles:
-    """Count live files that must exist, but are neither listed nor excused.
+def count_missing(
+    keys: LiveKeys, unlisted: NDArray[np.int64], broken: Collection[Owner], excused: pa.Table, writer: PartWriter
+) -> MissingLiveFiles:
+    """Count and record live files that must exist, but are neither listed nor excused.
 
     The result equals that of `find_unlisted` if no file needs to be looked up, because this run
     listed the storage itself.
@@ -61,16 +64,24 @@ def count_missing(keys: LiveKeys, unlisted: NDArray[np.int64], broken: Collectio
         unlisted: Sorted hashes of the live keys that are not listed.
         broken: Tables and lakes whose files are not counted.
         excused: Files that do not have to exist (`EXCUSED` columns).
+        writer: Writes the missing files (`MISSING_LIVE` columns).
     """
     missing, owners = [np.empty(0, np.int64)], dict[Owner, int]()
     for item, hashes in zip(keys.sets, keys.lakes, strict=True):
         mine = pc.fill_null(pc.equal(excused.column("lake"), item.lake), True)
         needed = unlisted[~is_in_sorted(unlisted, np.sort(excused.column("key_hash").filter(mine).to_numpy()))]
         found, found_owners = _find_required(item, hashes, keys.storage, needed, broken)
+        _write_missing(writer, item.lake, found)
         missing.append(found)
         owners |= found_owners
     distinct = sort_distinct(np.concatenate(missing))
-    return MissingLiveFiles(len(distinct), _find_first_keys(keys, distinct), owners)
+    return MissingLiveFiles(len(distinct), _find_first_keys(keys, distinct), owners, tuple(writer.close()))
+
+
+def _write_missing(writer: PartWriter, lake: str, hashes: NDArray[np.int64]) -> None:
+    lakes = pa.DictionaryArray.from_arrays(np.zeros(len(hashes), np.int8), [lake])  # takes a byte per row
+    for batch in pa.table({"lake": lakes, "key_hash": hashes}).to_batches(max_chunksize=GROUP_ROWS):
+        writer.write(batch)
 
 
 def _find_required(

@@ -66,6 +66,7 @@ from gc_assets.stages.sweep.orphan_reasons import ReasonSearch
 from gc_assets.stages.sweep.other_listings import find_oldest_listing
 from gc_assets.stages.sweep.probe import CANDIDATE, LIVE, ListedFiles, Probe, pattern_field
 from gc_assets.stages.sweep.sweep_checks import (
+    MAX_ACCEPTED,
     MAX_NAMED,
     REREAD,
     ForeignMetadata,
@@ -82,7 +83,7 @@ from gc_assets.stages.sweep.sweep_checks import (
 )
 from gc_assets.stages.sweep.unlisted_files import UnlistedFiles, find_unlisted_hashes
 from gc_assets.state.journal import PublishedTable, State, TableRun
-from gc_assets.state.parts import read_parts
+from gc_assets.state.parts import PartWriter, read_parts
 from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import LAKE_REFS, LIVE_FILTER, MANIFEST_ENTRIES, ORPHAN_FILES, STORAGE_INVENTORY
 from gc_assets.state.side_tables import (
@@ -91,6 +92,8 @@ from gc_assets.state.side_tables import (
     FALSE_NEGATIVES_SIDE,
     METADATA,
     METADATA_SIDE,
+    MISSING_LIVE,
+    MISSING_LIVE_SIDE,
     NAMED_TWICE_SIDE,
     NEAR_MISSES_SIDE,
     OPTIONAL_SIDE,
@@ -263,7 +266,7 @@ def _check_sweep(spark: SparkSession, sweep: _Sweep, probed: WrittenParts, run: 
         *foreign.protected_prefixes(storage_name),
         *foreign.views.list_prefixes(),
     )
-    unlisted = _check_unlisted(spark, sweep, probed, metadata.broken, newer)
+    unlisted = _check_unlisted(spark, sweep, probed, metadata.broken, newer, run)
     statistics = _find_missing_statistics(spark, sweep, probed, newer)
     return _Checks(foreign, linked, metadata, deferred, unlisted, dropped.hold(foreign.dropped), missing_statistics=statistics)
 
@@ -341,15 +344,15 @@ def _lakes_of_metadata(sweep: _Sweep, replaced: pa.Table | None) -> set[str]:
 
 
 def _check_unlisted(
-    spark: SparkSession, sweep: _Sweep, probed: WrittenParts, broken: Collection[Owner], newer: UnlistedFiles | None
+    spark: SparkSession, sweep: _Sweep, probed: WrittenParts, broken: Collection[Owner], newer: UnlistedFiles | None, run: TableRun
 ) -> MissingLiveFiles:
-    """Find live files that are missing from the inventory.
+    """Find live files that are missing from the inventory, and write them to a side table of `run`.
 
     The counts can differ although no file is missing. A rule of a lake may have allowed the purge
     of live files, or two lakes may need the same file. Therefore, the hashes are compared, or the
     files themselves if there are too many.
     """
-    context, storage_name, live = sweep.context, sweep.storage, sweep.live
+    context, storage_name, live, files = sweep.context, sweep.storage, sweep.live, sweep.state.files
     optional = sum(table.summary(LiveFilesSummary).optional_by_storage.get(storage_name, 0) for table in live)
     found = probed.totals.get((LIVE,), Totals()).rows - probed.summary.get("side_files", 0)
     found += optional - probed.summary.get("optional_found", 0)
@@ -363,7 +366,8 @@ def _check_unlisted(
             log = LogReader.of(sweep.state, storage_name)
             session = choose_session(spark, log.rows, log.part_count)
             excused = hash_excused(*_read_excused(session, sweep)) if log.rows else EXCUSED.empty_table()
-            return count_missing(sweep.keys, hashes, broken, excused)
+            writer = PartWriter(files, run.path, MISSING_LIVE, MISSING_LIVE_SIDE)
+            return count_missing(sweep.keys, hashes, broken, excused, writer)
     if not (lacking if newer is None else newer.rows.num_rows):
         return MissingLiveFiles(0)
     if newer is None:
@@ -374,11 +378,11 @@ def _check_unlisted(
         session = keys.sparkSession
     waiting, purged = _read_excused(session, sweep)
     required = _without_owners(keys, broken)
-    missing = find_unlisted(required, listed, waiting, purged, sweep.lister)
+    missing = find_unlisted(required, listed, waiting, purged, sweep.lister, files, run)
     if not missing.files or not has_other_names:
         return missing
     others = frame_from_arrow(session, _find_other_names(spark, sweep, broken))
-    return find_unlisted(required.join(others, ["key", "lake"], "left_anti"), listed, waiting, purged, sweep.lister)
+    return find_unlisted(required.join(others, ["key", "lake"], "left_anti"), listed, waiting, purged, sweep.lister, files, run)
 
 
 def _read_excused(session: SparkSession, sweep: _Sweep) -> tuple[DataFrame, DataFrame]:
@@ -421,6 +425,7 @@ def _write_orphans(
         **checks.foreign.views.write(context, run),
         **checks.foreign.write(context, run),
         **({REWRITTEN_SIDE: rewritten} if rewritten else {}),
+        **({MISSING_LIVE_SIDE: parts} if (parts := checks.unlisted.published_parts) else {}),
     }
     return replace(written, side={**written.side, **own})
 
@@ -546,6 +551,8 @@ def _unlisted_lakes(sweep: _Sweep, unlisted: MissingLiveFiles) -> Mapping[Owner,
     live = live_count(sweep.live, sweep.storage)
     examples = ", ".join(unlisted.samples[:1])
     why = f"{unlisted.files:,} of {live.files:,} live files such as {examples} are missing in storage {sweep.storage}"
+    if not unlisted.published_parts:
+        why += f", and later runs cannot accept a loss of more than {MAX_ACCEPTED:,} files"
     return dict.fromkeys(unlisted.select_owners(live), why)
 
 

@@ -60,8 +60,9 @@ from gc_assets.stages.sweep.former_views import NO_FORMER_VIEWS, FormerViews
 from gc_assets.stages.sweep.known_tables import NEVER_NEWER, known_tables
 from gc_assets.stages.sweep.metadata_lineage import find_foreign_lineages, find_settled_time, remove_former
 from gc_assets.state.arrow_types import BOOL, STRING
+from gc_assets.state.files import Files
 from gc_assets.state.journal import PublishedTable, TableRun
-from gc_assets.state.parts import PartFile, read_parts
+from gc_assets.state.parts import PartFile, PartWriter, read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, LAKE_REFS, LIVE_FILES
 from gc_assets.state.side_tables import (
     CANDIDATES,
@@ -70,6 +71,8 @@ from gc_assets.state.side_tables import (
     IDENTITY_SEPARATOR,
     METADATA,
     METADATA_SIDE,
+    MISSING_LIVE,
+    MISSING_LIVE_SIDE,
     PINNED,
     PINNED_SIDE,
     PROBLEMS,
@@ -80,6 +83,9 @@ from gc_assets.stores.protocol import LookUp
 
 # Largest number of objects that a check returns. A gate shows their number and the first few.
 MAX_NAMED: Final = 1_000
+# Largest number of missing live files that are published, counted once for each lake. Later runs
+# compare their hashes with those of another sweep in one process, which takes 8 bytes each.
+MAX_ACCEPTED: Final = 20_000_000
 # This process reads at most this many suspects, one after the other.
 MAX_IN_PROCESS_SUSPECTS: Final = 8
 REREAD: Final = pa.schema([("address", STRING), ("key", STRING), ("kind", STRING), ("etag", STRING), ("same", BOOL)])
@@ -94,6 +100,7 @@ _LOST: Final = pa.schema(
         ("files", pa.int64()),
         ("keys", pa.list_(STRING)),
         ("owners", pa.list_(pa.struct([*((name, STRING) for name in _OWNER), ("files", pa.int64())]))),
+        ("parts", pa.list_(STRING)),
     ]
 )
 
@@ -209,11 +216,18 @@ class MissingLiveFiles:
         samples: Keys of some missing files.
         owners: Tables that need a missing file, with the number of such files. A lake without
             tables is listed itself.
+        parts: The missing files by lake (columns `MISSING_LIVE`).
     """
 
     files: int
     samples: tuple[str, ...] = ()
     owners: Mapping[Owner, int] = field(default_factory=dict[Owner, int])
+    parts: tuple[PartFile, ...] = field(default=(), compare=False)
+
+    @property
+    def published_parts(self) -> tuple[PartFile, ...]:
+        """The parts to publish. Empty if there are too many missing files to accept."""
+        return self.parts if sum(part.rows for part in self.parts) <= MAX_ACCEPTED else ()
 
     def select_owners(self, live: LiveCount) -> frozenset[Owner]:
         """Select the tables that need a missing file.
@@ -232,7 +246,9 @@ class MissingLiveFiles:
         return frozenset(Owner(owner.lake, None) if owner.lake in lakes else owner for owner in self.owners)
 
 
-def find_unlisted(keys: DataFrame, listed: DataFrame, quarantined: DataFrame, purged: DataFrame, lister: LookUp) -> MissingLiveFiles:
+def find_unlisted(
+    keys: DataFrame, listed: DataFrame, quarantined: DataFrame, purged: DataFrame, lister: LookUp, files: Files, run: TableRun
+) -> MissingLiveFiles:
     """Find live files that must exist, but are neither listed nor in quarantine.
 
     Files that are missing from the inventory are looked up. Files in quarantine are not reported,
@@ -244,15 +260,18 @@ def find_unlisted(keys: DataFrame, listed: DataFrame, quarantined: DataFrame, pu
         quarantined: The quarantine ledger.
         purged: Keys purged because a rule of their lake allowed it (columns key, lake). They do not
             have to exist for that lake.
+        files: The files of the state.
+        run: The run to which the missing files are written.
     """
     needed = keys.filter("must_exist").select("key", "lake", "table_uuid").join(purged, ["key", "lake"], "left_anti")
     # All lakes that need a file are in one partition, so that it is counted once.
     lost = _select_lost(needed, listed, quarantined).repartition("key")
-    found = run_over_frame(lost, _CountLost(lister), spark_schema(_LOST))
+    found = run_over_frame(lost, _RecordLost(lister, files, run), spark_schema(_LOST))
     return MissingLiveFiles(
         sum(row["files"] for row in found),
         tuple(sorted(key for row in found for key in row["keys"])[:MAX_SAMPLES]),
         _sum_owners(row["owners"] for row in found),
+        tuple(PartFile.model_validate_json(part) for row in found for part in row["parts"]),
     )
 
 
@@ -346,20 +365,27 @@ def find_misspelled(
 
 
 @dataclass(frozen=True)
-class _CountLost:
-    """Look up live files, and yield how many are missing, with their first keys and their owners.
+class _RecordLost:
+    """Look up live files, and write the missing ones to the side table of a run.
 
-    Yields one row with the `_LOST` columns. It is pickled and sent to Spark executors.
+    Yields one row with the `_LOST` columns: their number, first keys, owners and parts. It is pickled
+    and sent to Spark executors.
     """
 
     lister: LookUp
+    files: Files
+    run: TableRun
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         hashes, first, owners = [np.empty(0, np.int64)], _NO_LOST.select(["key"]), Counter[Owner]()
+        writer = PartWriter(self.files, self.run.path, MISSING_LIVE, MISSING_LIVE_SIDE)
         for batch in batches:
             sizes = pa.array(self.lister.look_up(batch.column("key").to_pylist()), pa.int64())
             lost = pa.Table.from_batches([batch.filter(pc.is_null(sizes))])
-            hashes.append(sort_distinct(xxhash64(lost.column("key"))))
+            key_hash = xxhash64(lost.column("key"))
+            for rows in lost.select(["lake"]).append_column("key_hash", pa.array(key_hash)).to_batches():
+                writer.write(rows)
+            hashes.append(sort_distinct(key_hash))
             first = pa.concat_tables([first, lost.select(["key"])]).group_by("key").aggregate([])
             first = first.take(pc.select_k_unstable(first, MAX_SAMPLES, [("key", "ascending")]))
             for row in lost.group_by(_OWNER).aggregate([([], "count_all")]).to_pylist():
@@ -368,6 +394,7 @@ class _CountLost:
             "files": len(sort_distinct(np.concatenate(hashes))),
             "keys": first.column("key").to_pylist(),
             "owners": [{"lake": owner.lake, "table_uuid": owner.table_uuid, "files": files} for owner, files in owners.items()],
+            "parts": [part.model_dump_json() for part in writer.close()],
         }
         yield pa.RecordBatch.from_pylist([row], schema=_LOST)
 

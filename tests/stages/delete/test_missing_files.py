@@ -209,3 +209,11 @@ def test_apply_moves_no_file_if_lake_has_missing_files(house: SharedDisks) -> No
     applied = house.apply(plan)
     assert {outcome: count for (_, outcome), count in counts(applied.by_outcome).items()} == {"done": 2, "changed": 2}
     assert all((house.root / "disk2" / key).exists() for key in house.garbage["shop"])
+
+
+def test_loss_that_is_too_large_to_accept_is_reported(house: SharedDisks, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gc_assets.stages.sweep.sweep_checks.MAX_ACCEPTED", 0)
+    house.live_file().unlink()
+    house.approve(house.plans()["disk1"], "live_listed")
+    (left_out,) = house.plans()["disk2"].left_out
+    assert "later runs cannot accept a loss of more than" in left_out.reason

@@ -117,7 +117,7 @@ def collision(header: PlanHeader) -> tuple[int, int]:
     """Find two live counts whose plan ids share their first eight characters."""
     marked = header.model_copy(update={"live_files": 314159265358979})
     not_in_id = {"plan_id", "times_seal", "created_at", "approve_before", "apply_before", "left_out", "edits_by_action", "listed_at"}
-    not_in_id |= {"idle_branches", "path_edits", "deleted_paths", "warnings", "aliases"}
+    not_in_id |= {"missing_digest", "idle_branches", "path_edits", "deleted_paths", "warnings", "aliases"}
     substance = marked.model_dump(mode="json", exclude=not_in_id)
     substance["sick"] = substance.pop("unreadable")  # the key that ids have used since 0.3
     before, after = json.dumps(substance, sort_keys=True).encode().split(b"314159265358979")

@@ -23,8 +23,10 @@ from gc_assets.stages.sweep import orphan_files
 from gc_assets.stages.sweep.live_keys import LiveKeys
 from gc_assets.stages.sweep.missing_count import count_missing, hash_excused
 from gc_assets.stages.sweep.sweep_checks import MissingLiveFiles
-from gc_assets.state.parts import read_parts
-from gc_assets.state.side_tables import STATES, STATES_SIDE
+from gc_assets.state.files import Files
+from gc_assets.state.journal import TableRun
+from gc_assets.state.parts import PartWriter, read_parts
+from gc_assets.state.side_tables import MISSING_LIVE, MISSING_LIVE_SIDE, STATES, STATES_SIDE
 from tests.depth import example_count, select_cases
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.records import STORAGE, run_context_at
@@ -34,6 +36,7 @@ from tests.stages.mark.lake_histories import LAKE as HISTORY
 from tests.stages.mark.lake_histories import LAKES, NOW, Row, World, build_context, expected_rows, write
 
 pytestmark = pytest.mark.spark
+RUN = TableRun(STORAGE, "orphan_files", NOW.date(), "run")
 
 
 def keys_frame(spark: SparkSession, keys: Collection[str]) -> DataFrame:
@@ -54,16 +57,27 @@ def count_in(
 ) -> MissingLiveFiles:
     unlisted = sort_distinct(xxhash64(pa.array(sorted(set(named) - set(listed)), pa.string())))
     excused = hash_excused(keys_frame(keys.spark, quarantined), purged_frame(keys.spark, purged))
-    return count_missing(keys, unlisted, broken, excused)
+    return count_missing(keys, unlisted, broken, excused, PartWriter(files_of(keys), RUN.path, MISSING_LIVE, MISSING_LIVE_SIDE))
 
 
-def expected_missing(rows: Sequence[Row], absent: Collection[str], broken: set[Owner]) -> MissingLiveFiles:
-    """Count by brute force, in rows of `live_files`."""
+def files_of(keys: LiveKeys) -> Files:
+    return keys.sets[0].context.state.files
+
+
+def find_recorded(keys: LiveKeys, missing: MissingLiveFiles, named: Collection[str]) -> list[tuple[str, str]]:
+    """Return the recorded files as pairs of lake and key."""
+    rows = read_parts(files_of(keys), [f"{RUN.path}/{part.name}" for part in missing.parts], MISSING_LIVE).to_pylist()
+    names = dict(zip(xxhash64(pa.array(named, pa.string())).tolist(), named, strict=True))
+    return sorted((row["lake"], names[row["key_hash"]]) for row in rows)
+
+
+def expected_missing(rows: Sequence[Row], absent: Collection[str], broken: set[Owner]) -> tuple[MissingLiveFiles, list[str]]:
+    """Find the missing files and their keys by brute force, in rows of `live_files`."""
     lost = [row for row in rows if row["must_exist"] and row["key"] in absent]
     lost = [row for row in lost if not broken & {Owner(HISTORY, None), Owner(HISTORY, row["table_uuid"])}]
     owners = Counter(Owner(HISTORY, row["table_uuid"]) for row in lost)
     names = sorted({row["key"] for row in lost})
-    return MissingLiveFiles(len(names), tuple(names[:MAX_SAMPLES]), owners)
+    return MissingLiveFiles(len(names), tuple(names[:MAX_SAMPLES]), owners), names
 
 
 @pytest.mark.parametrize("kind", select_cases(["lakefs", "iceberg"], ["icechunk", "nessie"]))
@@ -91,7 +105,9 @@ def test_missing_files_of_random_histories_equal_brute_force(spark: SparkSession
             broken = {Owner(HISTORY, f"t{number:03}") for number in chance.sample(range(tables), chance.choice([0, 0, 1, 5]))}
             broken |= {Owner(HISTORY, None)} if chance.random() < 0.1 else set()
             missing = count_in(keys, named, listed, broken, quarantined, {(key, HISTORY) for key in purged})
-            assert missing == expected_missing(rows, set(named) - listed - quarantined - purged, broken)
+            expected, lost = expected_missing(rows, set(named) - listed - quarantined - purged, broken)
+            assert missing == expected
+            assert find_recorded(keys, missing, named) == [(HISTORY, key) for key in lost]
             found.append(missing.files)
         world.end_run()
         world.pass_a_day(2 * tables)
@@ -111,8 +127,10 @@ def publish_lakes(spark: SparkSession, root: Path, *live: Sequence[str]) -> Live
 
 def test_missing_file_of_two_lakes_is_counted_once_for_both(spark: SparkSession, tmp_path: Path) -> None:
     keys = publish_lakes(spark, tmp_path, ["both", "first", "listed"], ["both", "second"])
-    missing = count_in(keys, ["both", "first", "listed", "second"], ["listed"])
+    named = ["both", "first", "listed", "second"]
+    missing = count_in(keys, named, ["listed"])
     assert missing == MissingLiveFiles(3, ("both", "first", "second"), {Owner("a", None): 2, Owner("b", None): 2})
+    assert find_recorded(keys, missing, named) == [("a", "both"), ("a", "first"), ("b", "both"), ("b", "second")]
 
 
 def test_file_purged_by_lifecycle_rule_is_missing_only_for_other_lakes(spark: SparkSession, tmp_path: Path) -> None:

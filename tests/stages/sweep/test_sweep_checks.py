@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,11 +12,16 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from gc_assets.core.claims import Owner
+from gc_assets.core.hashing import xxhash64
 from gc_assets.core.plan import LiveCount
 from gc_assets.engine.tables import frame_from_arrow
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.kinds import KINDS
 from gc_assets.stages.sweep.sweep_checks import MissingLiveFiles, find_other_names, find_unlisted
+from gc_assets.state.files import Files
+from gc_assets.state.journal import TableRun
+from gc_assets.state.parts import read_parts
+from gc_assets.state.side_tables import MISSING_LIVE
 
 pytestmark = pytest.mark.spark
 A1, A2, B = Owner("a", "t1"), Owner("a", "t2"), Owner("b", None)
@@ -78,7 +84,11 @@ def test_missing_file_is_counted_once_with_all_tables_that_need_it(spark: SparkS
         must_exist=[True] * 9 + [False],
     )
     look_ups = RecordedLookUps(frozenset({"there"}), tmp_path / "log")
-    missing = find_unlisted(keys, frame(key=["listed"]), frame(key=["moved"]), frame(key=["ruled"], lake=["a"]), look_ups)
+    files, run = Files(str(tmp_path)), TableRun("storage", "orphan_files", date(2026, 1, 1), "run")
+    missing = find_unlisted(keys, frame(key=["listed"]), frame(key=["moved"]), frame(key=["ruled"], lake=["a"]), look_ups, files, run)
     owners = {Owner("a", "t1"): 2, Owner("b", None): 1, Owner("b", "t2"): 1, Owner("b", "t5"): 1}
     assert missing == MissingLiveFiles(3, ("mine", "ruled", "shared"), owners)
     assert set(look_ups.log.read_text().split()) == {"shared", "mine", "ruled", "there"}
+    recorded = read_parts(files, [f"{run.path}/{part.name}" for part in missing.parts], MISSING_LIVE).to_pylist()
+    names = {xxhash64(pa.array([key]))[0]: key for key in ("shared", "mine", "ruled")}
+    assert {(row["lake"], names[row["key_hash"]]) for row in recorded} == {("a", "shared"), ("b", "shared"), ("a", "mine"), ("b", "ruled")}
