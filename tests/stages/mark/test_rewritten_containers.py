@@ -177,7 +177,7 @@ def test_sweep_detects_rewritten_container_if_store_has_no_etags(house: Rewritte
 
 
 def test_rewritten_container_outside_all_storages_is_read_again(external: ExternalManifests) -> None:
-    """No sweep lists it, so its cached contents were used for ever, and live files were planned."""
+    """No sweep lists it, so its cached contents were never read again, and live files were planned."""
     external.plan_at(3)
     assert external.planned_actions("") == {"b": "quarantine"}
     external.write_commit("b", days_ago(35))
