@@ -7,8 +7,8 @@ gc-assets finds files that no retained version of your data needs, and deletes t
   your own Dagster project.
 - `LakeGarbageCollection` is a Dagster component that does the same.
 
-They are imported on first use. Spark executors import this package as well and may not have Dagster
-installed.
+Each of these names is only imported on first use, because Spark executors import this package too,
+and they may not have Dagster installed.
 """
 
 import importlib

@@ -50,9 +50,9 @@ class ScaffoldParams(BaseModel):
 class LakeGarbageCollectionScaffolder(dg.Scaffolder[ScaffoldParams]):
     """Create the `defs.yaml` of a component.
 
-    Unless the user passes an existing `lakes.yaml`, an example is created too. Relative paths are
-    converted so that they start at the component's directory, because they are then valid in every
-    checkout of the project.
+    Unless the user passes an existing `lakes.yaml`, an example configuration is created too. A
+    relative path to `lakes.yaml` is rewritten to start at the component's directory, because it is
+    then valid in every checkout of the project.
     """
 
     @classmethod
@@ -61,7 +61,7 @@ class LakeGarbageCollectionScaffolder(dg.Scaffolder[ScaffoldParams]):
         return ScaffoldParams
 
     def scaffold(self, request: dg.ScaffoldRequest[ScaffoldParams]) -> None:
-        """Write `defs.yaml` and, if it is needed and missing, the example."""
+        """Write `defs.yaml`, and an example `lakes.yaml` if it is missing and no path was passed."""
         given = request.params.lakes_yaml
         folder = request.target_path.parent if request.append else request.target_path
         path = given or _FILE

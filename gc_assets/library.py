@@ -1,7 +1,8 @@
 """Python API for the results of runs: tables, plans, approvals, quarantine and explanations.
 
-Everything is read from the state, so you need neither Spark nor access to the lakes and storages.
-The only thing that is ever written is the index of plans, if it is missing.
+Everything is read from the state (the directory of gc-assets' own tables and plans), so you need
+neither Spark nor access to the lakes and storages. The only file that is ever written is the index
+of plans, if it is missing.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def _table_method(name: str):
 
 @dataclass(frozen=True, slots=True)
 class PublishedRun:
-    """The results of one run date. Each published table has a method that reads it.
+    """The results of one run date (a day in UTC). Each published table has a method that reads it.
 
     Most tables describe this run only. `deletion_log` and `expiry_log` contain all executions of
     the date's plans, and `manifest_entries` contains all entries decoded up to the date.
@@ -207,11 +208,14 @@ class PublishedRuns:
 
     @property
     def now(self) -> datetime:
-        """Reference time for the status of plans (UTC)."""
+        """The time (UTC) at which the status of plans is evaluated."""
         return self.platform.clock.now()
 
     def dates(self) -> list[date]:
-        """List all run dates, oldest first. A date is listed once a run has read refs."""
+        """List all run dates, oldest first.
+
+        A date is listed once a run has read the refs of a lake.
+        """
         state = State.of(self.platform.config)
         return sorted({day for lake in self.platform.config.lakes for day in state.dates(lake.name, LAKE_REFS.name)})
 
@@ -233,7 +237,7 @@ class PublishedRuns:
         return PublishedRun(self.platform.run_context(_parse_date(run_date)))
 
     def plans(self, storage: str | None = None, *, empty: bool = False) -> list[ListedPlan]:
-        """List the plans, storage by storage, newest first.
+        """List the deletion plans, grouped by storage, newest first in each group.
 
         Args:
             storage: List only plans of this storage.
@@ -264,8 +268,8 @@ class PublishedRuns:
             storage: The storage, required if there are several.
 
         Returns:
-            Columns of `deletion_log`, and `quarantined_at` (UTC). `source_plan_id` contains the
-            plan that quarantined the file.
+            One row per quarantined copy, with the columns of `deletion_log` and `quarantined_at`
+            (UTC). `source_plan_id` contains the id of the plan that quarantined the file.
 
         Raises:
             UsageError: If the storage does not exist.

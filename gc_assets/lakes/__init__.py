@@ -1,4 +1,4 @@
-"""Readers for each system's refs, commits, containers and files.
+"""Readers for the refs, commits, metadata objects and data files of each supported lake system.
 
 This package does not use Spark, Dagster or the environment.
 """

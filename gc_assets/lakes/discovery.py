@@ -1,7 +1,7 @@
 """Discover lakes and their storages for `gc-assets init`.
 
-Each kind finds its own lakes through `LakeKind.discover`. Discovery never writes anything, and a
-lake is only reported if it could be read.
+Each lake kind, such as `iceberg`, finds its own lakes through `LakeKind.discover`. Discovery never
+writes anything, and a lake is only reported if it could be read.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class DiscoveryTarget:
 
     @property
     def path(self) -> Path | None:
-        """Path on this machine, or None if the target is not a local path or does not exist."""
+        """Path of the target on this machine. None if it is not a local path or does not exist."""
         if scheme_of(self.address) != FILE:
             return None
         path = Path("/", Location.parse(self.address).root)
@@ -94,7 +94,7 @@ class DiscoveredLake:
 
 
 def list_folders(address: str) -> Iterator[str]:
-    """Yield an address. For a local folder, also yield its visible subfolders, top-down.
+    """Yield the address. If it is a local folder, also yield its visible subfolders, top-down.
 
     Raises:
         OSError: If a folder cannot be read. Skipping it could hide a lake.
@@ -135,10 +135,10 @@ def find_metadata(address: str, objects: Objects, pattern: str) -> list[str]:
 
 
 def choose_storages(found: Sequence[DiscoveredLake], targets: Iterable[str]) -> list[Location]:
-    """Choose storage locations that do not overlap and together contain every lake location.
+    """Choose storage locations that do not overlap and together contain all locations of the lakes.
 
-    Lake locations under the same target share one storage at their innermost common folder.
-    Lakes outside the targets get a storage of their own.
+    Lake locations under the same target share one storage at their innermost common folder. Each
+    lake location outside the targets gets a storage of its own.
     """
     parents = [Location.parse(address) for address in targets]
     groups: dict[tuple[str, int], list[Location]] = {}
@@ -180,7 +180,7 @@ def unique_name(wanted: str, taken: Iterable[str]) -> str:
 def server_name(address: str, kind: str) -> str:
     """Suggest a lake name for a server.
 
-    This is the first label of the host name, or the kind for `localhost` and IP addresses.
+    The name is the first label of the host name, or the lake kind for `localhost` and IP addresses.
     """
     host = urlsplit(address).hostname or "localhost"
     return kind if host == "localhost" or _is_ip_address(host) else host.partition(".")[0]

@@ -1,4 +1,4 @@
-"""Arrow schemas of the rows that decoders return."""
+"""Arrow schemas of the rows that lakes decode from containers, such as manifests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""File kinds: the role of a file in its format. Files only reference files of later kinds."""
+"""File kinds: the role of a file in its lake format, such as manifest or data file.
+
+The kinds are listed in order: a file only references files whose kind is listed later.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Description of a lake kind. Each kind's package defines one.
+"""Description of a lake kind, such as `iceberg`. The package of each kind defines one `LakeKind`.
 
 Stages, assets, the CLI and the report rely on these values and never check the name of a kind.
 `lakes/kinds.py` lists all kinds.
@@ -52,10 +52,12 @@ class TableIdentity:
 
 @dataclass(frozen=True)
 class MetadataPattern:
-    """Picklable pattern that finds this kind's metadata in prefixes that another lake claims.
+    """Pattern that finds metadata of one lake kind in prefixes that another lake claims.
+
+    It is pickled and sent to Spark executors.
 
     Attributes:
-        names: Regular expression that matches the keys of such metadata.
+        names: Regular expression that matches the keys of such metadata files.
         classify: Takes the content of an object. Returns the table that it describes (possibly
             a known one), a description of foreign metadata, or None for unrelated content. May
             raise any exception if the content is damaged. If None, a matching name is sufficient.
@@ -73,7 +75,7 @@ class MetadataPattern:
 
 
 class TableRole(StrEnum):
-    """Purpose of a kind-specific table in the stages that all kinds share."""
+    """Purpose of a table that only one lake kind has, in the stages that all kinds share."""
 
     # Files of retained commits that rules of the owner allow to be deleted. The columns are
     # `storage`, `key` and `deduplicated`, which is true if another reference still needs the file.
@@ -94,7 +96,7 @@ def _always(config: LakeConfig) -> bool:
 
 @dataclass(frozen=True)
 class KindTable:
-    """Table that only some kinds have, and the asset step that computes it.
+    """Table that only some lake kinds have, and the asset step that computes it.
 
     Attributes:
         table: Schema and description.
@@ -102,8 +104,8 @@ class KindTable:
         rows: Computes the rows from the `after` tables of the current run, which are passed by
             name. If None, the stage with the same name as the table computes them.
         when: Returns True for lakes that have this table.
-        before_live: True if the live set depends on this table.
-        listed_after: Shared table that precedes this one in lists.
+        before_live: True if the live set (all files to keep) depends on this table.
+        listed_after: Table of all kinds that precedes this one in lists.
         role: How shared stages use the table.
     """
 
@@ -118,7 +120,7 @@ class KindTable:
 
 @dataclass(frozen=True)
 class HistoryEdits:
-    """How lakes of this kind edit history (`ExpiringLake`).
+    """How lakes of one kind edit their commit history (`ExpiringLake`).
 
     `loss` describes what an edit removes permanently, for messages. If it is None, the lakes are
     `ReversibleLake`s, and `restore --history` can undo their edits.
@@ -129,7 +131,7 @@ class HistoryEdits:
 
 @dataclass(frozen=True)
 class FileTraits:
-    """File properties of a kind that the sweep relies on.
+    """Properties of a lake kind's files that the sweep (comparing files with live sets) relies on.
 
     Attributes:
         metadata_patterns: Patterns that find this kind's metadata in claims of other lakes.
@@ -144,15 +146,17 @@ class FileTraits:
             the same objects as the old one.
         never_committed: Reason recorded for orphans that no commit ever referenced. Files that any
             commit has referenced, including a dangling one, get the `expired` reason.
-        named_times: Picklable function that extracts UTC times from key names as an Arrow column.
-            The column is null for names without a time.
+        named_times: Function that extracts UTC times from the names of keys as an Arrow column,
+            which is null for names without a time. It must be picklable, because it is sent to
+            Spark executors.
         own_names: Regular expression for file names that this kind's writers create. Kinds need it
             if users choose table locations, because files of other applications may be there. An
             uncommitted file counts as a leftover only if its name matches or if it is next to
             known data files.
         data_names: Like `own_names`, but for data files only.
-        spellings: Picklable function that returns all possible names of a file, given one of them
-            (kind `possible_object`). At least one of the names has to exist.
+        spellings: Function that returns all possible names of a file, given one of them, for files
+            of the kind `possible_object`. At least one of the names has to exist. It must be
+            picklable.
         own_paths: Regular expression for the ends of all paths that the format creates in its
             claims. An uncommitted file with any other path belongs to another application.
     """
@@ -181,7 +185,7 @@ def _describe_retention(config: LakeConfig, properties: Mapping[str, str], sourc
 
 @dataclass(frozen=True)
 class LakeKind:
-    """Everything that the rest of gc-assets needs to know about a kind.
+    """Everything that the rest of gc-assets needs to know about a lake kind.
 
     Attributes:
         name: Value of `kind` in lakes.yaml. The extra that installs `modules` has the same name.
@@ -206,10 +210,10 @@ class LakeKind:
             configured retention.
         edits: How history is edited, or None if this kind never edits history.
         optional_tables: Optional shared tables of this kind, apart from `expiry_log`.
-        kind_tables: Tables that only this kind has.
+        kind_tables: Tables that belong to this kind and not to all kinds.
         is_one_table: True if a lake is a single repository.
-        fails_alone: True if the lake becomes unreadable when its refs or history cannot be read.
-            If False, the run stops.
+        fails_alone: True if only this lake becomes unreadable when its refs or history cannot be
+            read, and the run continues. If False, the run stops.
         files: File properties that the sweep relies on.
     """
 
@@ -245,7 +249,7 @@ class LakeKind:
 
     @property
     def has_live_contents(self) -> bool:
-        """True if the retained commits alone do not determine the live set."""
+        """True if the live set of a lake depends on more than its retained commits."""
         return self.has(LIVE_CONTENTS)
 
     @property
@@ -266,6 +270,6 @@ class LakeKind:
         return tuple(kind_table for kind_table in self.kind_tables if kind_table.when(config))
 
     def table_with(self, role: TableRole, config: LakeConfig | None = None) -> Table | None:
-        """Find the table with a role, or return None if the kind or the given lake lacks it."""
+        """Return the kind-specific table with a role. None if this kind or the given lake lacks it."""
         kind_tables = self.kind_tables if config is None else self.kind_tables_of(config)
         return next((kind_table.table for kind_table in kind_tables if kind_table.role == role), None)

@@ -1,4 +1,7 @@
-"""Registry of lake kinds. To add one, create a package next to the others and list it in `KINDS`."""
+"""Registry of lake kinds.
+
+To add a kind, create a package next to the existing ones and add its `LakeKind` to `KINDS`.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ def config_models() -> dict[str, type[LakeConfig]]:
 
 
 def config_of(document: Mapping[str, Any]) -> Config:
-    """Build a configuration from the parsed lakes.yaml. Relative paths are not resolved.
+    """Build a configuration from a parsed lakes.yaml, without resolving relative paths.
 
     Raises:
         pydantic.ValidationError: If the content is invalid.
@@ -81,13 +84,13 @@ def all_tables() -> dict[str, Table]:
 
 
 def table_with(role: TableRole) -> Table:
-    """Return the table with a role. Only one kind can have it."""
+    """Return the kind-specific table with a role. Only one lake kind has a table with that role."""
     (table,) = (table for kind in KINDS.values() if (table := kind.table_with(role)) is not None)
     return table
 
 
 def owners_of(config: Config, table: Table) -> list[str]:
-    """Return the lakes or storages that have the table, in the order of the configuration."""
+    """Return the names of the lakes or storages that have the table, in configuration order."""
     if table.scope == "storage":
         return [storage.name for storage in config.storages]
     return [lake.name for lake in config.lakes if has_table(lake, table)]
@@ -96,7 +99,7 @@ def owners_of(config: Config, table: Table) -> list[str]:
 def has_table(lake: LakeConfig, table: Table) -> bool:
     """Return True if a lake has the table.
 
-    A lake with branch edits has an expiry log even if its kind does not edit history.
+    A lake that edits branches has an `expiry_log` even if its kind does not edit commit history.
     """
     kind = kind_of(lake)
     edits_paths = kind.table_with(TableRole.PATH_EDITS, lake) is not None

@@ -15,7 +15,8 @@ class ListedSnapshot:
 
     Attributes:
         at_ms: The snapshot's time in milliseconds since 1970.
-        manifest_list: Address of its manifest list, or None if it is recorded in an unknown form.
+        manifest_list: Address of its manifest list, or None if the file records it in an unknown
+            format.
     """
 
     snapshot_id: str
@@ -30,13 +31,13 @@ class Lineage:
 
     Attributes:
         locations: Directories of the table.
-        log: Addresses of earlier metadata files with their times in milliseconds since 1970,
-            oldest first. The last one is the direct predecessor.
-        updated_ms: Time of the file itself.
+        log: Addresses of earlier metadata files with their times in milliseconds since 1970, oldest
+            first. The last entry is the direct predecessor of the file.
+        updated_ms: Time of the metadata file itself, in milliseconds since 1970.
         snapshots: Snapshots that the file lists.
         head: Id of the current snapshot.
-        is_readable: False if the history is recorded in an unknown form. All other attributes are
-            then empty.
+        is_readable: False if the file records the history in an unknown format. All other
+            attributes are then empty.
     """
 
     locations: tuple[str, ...] = ()
@@ -50,15 +51,15 @@ class Lineage:
     def is_first(self) -> bool:
         """True if this is the table's first metadata file.
 
-        Some writers do not write logs, so a file without a log is not the first one if it lists
-        several snapshots or one that has a parent.
+        Some writers do not write a metadata log. A file without a log is therefore not the first
+        one if it lists several snapshots, or a snapshot that has a parent.
         """
         return not self.log and len(self.snapshots) < 2 and all(item.parent_id is None for item in self.snapshots)
 
     def find_head(self, before_ms: float) -> tuple[ListedSnapshot | None, ListedSnapshot | None]:
-        """Return the newest snapshot on the current branch before a time, and its parent.
+        """Return the newest snapshot on the current branch before a given time, and its parent.
 
-        Either is None if the file does not list it.
+        Each of them is None if the metadata file does not list it.
         """
         by_id = {item.snapshot_id: item for item in self.snapshots}
         head = by_id.get(self.head) if self.head is not None else None

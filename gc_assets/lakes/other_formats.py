@@ -1,4 +1,4 @@
-"""Formats that no lake kind reads, and files that reveal their datasets.
+"""Data formats that no lake kind reads, and the files by which their datasets are recognized.
 
 Datasets in such a format may be inside a location that a lake claims. Since no commit of the lake
 references their files, they would otherwise look like leftovers of a failed write.
@@ -12,7 +12,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class OtherFormat:
-    """A format that gc-assets does not read.
+    """A data format that gc-assets does not read.
 
     Attributes:
         name: Name for messages.
@@ -27,12 +27,15 @@ class OtherFormat:
 
 
 def _in_root(file: str) -> str:
-    """Match a file by its path in the dataset's directory. Nested matches use the outermost one."""
+    """Return a regular expression that finds a dataset's directory by the path of a file in it.
+
+    If directories that match are nested, the outermost one is the dataset's directory.
+    """
     return rf"^(?P<root>(?s:.*?/)??){file}"
 
 
 def _in_directory(suffix: str) -> str:
-    """Match all files in a directory whose name ends with a suffix."""
+    """Return a regular expression for all files in a directory whose name ends with a suffix."""
     return rf"^(?P<root>(?s:.*?/)??[^/]+{suffix}/)"
 
 

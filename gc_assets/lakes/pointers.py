@@ -1,13 +1,13 @@
-"""Compare the catalog's metadata pointers with the pointers of an earlier run.
+"""Compare a catalog's metadata pointers with those that an earlier run recorded.
 
 A pointer is the address of the current metadata file that a catalog records for a table name. A
 pointer from the earlier run is *former* if no current pointer continues its history. This happens
 when a catalog is restored from a backup, a table is registered again with older metadata, or one of
 a table's names is dropped.
 
-The functions are pure, except that `Histories` reads metadata files. It follows metadata logs back
-to the time of the earlier run only. `stages/sweep/metadata_lineage.py` follows them to the first
-file.
+The functions are pure, except that `Histories` reads metadata files. It follows their metadata logs
+only back to the time of the earlier run, whereas `stages/sweep/metadata_lineage.py` follows them to
+the first file.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MAX_SKEW: Final = timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
-    """Metadata file to which a catalog points, for one of a table's names.
+    """Metadata file to which a catalog points for one of a table's names.
 
     Attributes:
         heads: Ids of the snapshots at the heads of the table's refs.
@@ -48,26 +48,26 @@ class Pointer:
 
 @dataclass(frozen=True, slots=True)
 class Succession:
-    """Pointers of one table in an earlier run and in the current run."""
+    """Metadata pointers of one table in an earlier run and in the current run."""
 
     before: Sequence[Pointer]
     now: Sequence[Pointer]
 
     @property
     def is_single(self) -> bool:
-        """True if the table has one name in both runs. With several, their logs may overlap."""
+        """True if the table has one name in both runs. Metadata logs of several names may overlap."""
         return len(self.before) == len(self.now) == 1
 
     def find_moved(self) -> list[Pointer]:
-        """Return earlier pointers whose name is gone or has another address in this run."""
+        """Return the earlier run's pointers whose name is missing or has another address now."""
         current = {(item.table_name, item.address) for item in self.now}
         return [item for item in self.before if (item.table_name, item.address) not in current]
 
     def find_successors(self, former: Pointer) -> list[Pointer]:
-        """Return the current pointers that may continue an earlier pointer's history.
+        """Return the current pointers that may continue the history of an earlier run's pointer.
 
-        This is the pointer with the same name. If the name is gone, the table may have been
-        renamed, so every pointer with a new name is returned.
+        The result is the current pointer with the same table name. If the name no longer exists,
+        the table may have been renamed, so every pointer with a new name is returned.
         """
         known = {item.table_name for item in self.before}
         own = [item for item in self.now if item.table_name == former.table_name]
@@ -75,7 +75,7 @@ class Succession:
 
 
 def group_pointers(before: Iterable[Pointer], now: Iterable[Pointer]) -> dict[str, Succession]:
-    """Pair the pointers of two runs by table uuid. Tables found in one run only are left out."""
+    """Pair the pointers of two runs by table UUID. Tables found in only one run are left out."""
     earlier, current = defaultdict[str, list[Pointer]](list), defaultdict[str, list[Pointer]](list)
     for item in before:
         earlier[item.table_uuid].append(item)
@@ -86,7 +86,7 @@ def group_pointers(before: Iterable[Pointer], now: Iterable[Pointer]) -> dict[st
 
 @dataclass(frozen=True)
 class Histories:
-    """Metadata logs of tables. Each file is read at most once.
+    """Metadata logs of tables. Each metadata file is read at most once.
 
     Attributes:
         read: Returns the lineage recorded in a metadata file. Raises FileNotFoundError if the file
@@ -99,11 +99,11 @@ class Histories:
     _found: dict[object, Lineage | None] = field(default_factory=dict[object, Lineage | None], repr=False)
 
     def find_former(self, table: Succession) -> list[Pointer]:
-        """Return the table's earlier pointers whose history is not continued by a current one."""
+        """Return the earlier run's pointers whose history no current pointer continues."""
         return [item for item in table.find_moved() if not any(self._continues(item, other) for other in table.find_successors(item))]
 
     def _continues(self, former: Pointer, current: Pointer) -> bool:
-        """Check if `current` continues the history of `former`.
+        """Return True if the metadata file of `current` continues the history of `former`.
 
         If the logs do not reach back far enough, the result is also True in two other cases. Either
         `current` lists all heads of `former`, or the file of `former` was deleted, as writers do
@@ -117,7 +117,7 @@ class Histories:
         return self._read(former.address) is None
 
     def _is_in_logs(self, former: Pointer, start: str) -> bool | None:
-        """Search the logs for `former`, from `start` back to the time when `former` was read.
+        """Search metadata logs for the file of `former`, from `start` back to the earlier run.
 
         Returns None if the logs end before that time, so that the answer is unknown.
         """

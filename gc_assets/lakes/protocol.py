@@ -1,8 +1,8 @@
-"""The interface of a lake, and the values that pass through it.
+"""The interface `Lake`, which all lake kinds implement, and its argument and result types.
 
-A lake reads the formats of one system, without Spark. `freeze` runs in the driver and reads all
-mutable state, which is the refs and table pointers. `commits` and `decode` also run on executors,
-so lakes must be picklable.
+A lake reads the formats of one system, without using Spark. `freeze` runs in the driver process and
+reads all mutable state, which consists of the refs and table pointers. `commits` and `decode` also
+run on Spark executors, so lakes must be picklable.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _REFERENCE = "urn:prefix:"
 
 @dataclass(frozen=True, slots=True)
 class ContentRoot:
-    """Metadata object to which a commit or table points directly.
+    """Metadata object to which a commit or table points directly, such as a manifest list.
 
     Attributes:
         address: Absolute address of the object.
@@ -52,7 +52,7 @@ class ContentRoot:
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """Branch or tag, with its head at the start of the run.
+    """Branch or tag, with its head (the commit it points to) at the start of the run.
 
     `properties` contains the ref's settings for retention, for example Iceberg's `max-ref-age-ms`.
     """
@@ -67,17 +67,17 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class CommitSource:
-    """Part of the commit graph that one task reads.
+    """Part of a lake's commit graph that one task reads.
 
-    For example, this is an Iceberg metadata.json or one shard of Icechunk's `snapshots/`.
+    Examples are one Iceberg metadata.json, and one shard of Icechunk's `snapshots/` directory.
 
     Attributes:
         address: Object or prefix to read.
         shard: Zero-based shard number.
         shards: Number of shards into which the address is divided.
-        properties: Values that retention needs later. For Iceberg, these are the table properties
-            and `collect` (`true` or `false`). Tables outside the `tables` patterns have
-            `collect=false`: they are only read to protect their files.
+        properties: Values that `Lake.retain` needs later. For Iceberg, these are the table
+            properties and `collect` (`true` or `false`). Tables outside the configured `tables`
+            patterns have `collect=false`, because they are only read to protect their files.
         digest: Digest of the object that contains all commits of a table. If it is unchanged, so
             are the commits. None if the commits are spread over several objects.
     """
@@ -93,7 +93,7 @@ class CommitSource:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Prefix that belongs to one lake entirely. Only claimed files can become candidates.
+    """Prefix that belongs to one lake entirely. Only files under a claim can become candidates.
 
     Attributes:
         address: Absolute address ending in `/`.
@@ -109,9 +109,9 @@ class Claim:
 
     @property
     def is_unread(self) -> bool:
-        """True if the claim only protects the possible location of an unreadable table.
+        """True if the claim only protects a possible location of an unreadable table.
 
-        Such a claim has a table name, but no uuid.
+        Such a claim has a table name, but no table UUID.
         """
         return not self.collect and self.table_uuid is None and self.table_name is not None
 
@@ -167,9 +167,9 @@ class ExpiryAction:
 
 @dataclass(frozen=True, slots=True)
 class UncommittedObject:
-    """Staged object that is not part of its branch head.
+    """Object written to a branch (staged) that the branch's head commit does not contain.
 
-    `branch` and `path` are None if the system does not report them.
+    `branch` and `path` are None if the lake system does not report them.
     """
 
     address: str
@@ -216,7 +216,7 @@ class UnreadableTable:
 
 @dataclass(frozen=True, slots=True)
 class NamedPrefixes:
-    """Address prefixes that containers refer to by name.
+    """Address prefixes to which containers (metadata objects) refer by name.
 
     Icechunk's virtual chunk containers are an example. A lake can change a prefix at any time, so a
     run reads the prefixes only once. If one has changed, the containers that use it are decoded
@@ -242,7 +242,7 @@ def name_in_reference(address: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """View in a catalog. Its metadata is its only file.
+    """View in a catalog. Only its metadata files are stored.
 
     `newest` is the time of its newest version in milliseconds since 1970, or None if unknown.
     """
@@ -258,7 +258,7 @@ class RepositoryIdentity:
 
     Attributes:
         name: Name of the repository.
-        namespace: Address of its files, in the server's spelling.
+        namespace: Address of its files, exactly as the server writes it.
         created: Creation time in seconds since 1970.
         server_id: Id of the server installation, if the server reports one.
         never_read: True if the repository was deleted before gc-assets first ran. Its name and
@@ -282,9 +282,10 @@ class FrozenRefs:
     """Mutable state of a lake, read once at the start of a run.
 
     Attributes:
-        refs: All branches and tags with their heads.
+        refs: All branches and tags with their head commits.
         sources: Parts of the commit graph to read.
-        claims: Prefixes that belong to the lake. Claims of unreadable tables do not have a uuid.
+        claims: Prefixes that belong to the lake. Claims of unreadable tables do not have a table
+            UUID.
         pinned: Files of the current state, which do not belong to a commit: the current
             metadata.json with its log, version hints, `ref.json` files, tag tombstones and
             `config.yaml`. They are live even if no commit needs them.
@@ -292,7 +293,8 @@ class FrozenRefs:
         wrong_names: The `notes` about a wrong name in the configuration.
         edits: History edits planned by earlier runs. Snapshots that these edits cut off are exempt
             from the rules that keep rolled-back history.
-        previous: Refs from earlier runs that were first missed within the grace period.
+        previous: Refs that an earlier run read and that were found moved or missing within the
+            grace period.
         min_age_seconds: Minimum age of candidates in this lake, on top of the grace period. The
             system may still link younger objects, such as a lakeFS physical address.
         uncommitted: Staged lakeFS objects with one address each. `pinned` contains all possible
@@ -330,7 +332,7 @@ class FrozenRefs:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Node of the commit graph.
+    """Commit of a lake, which is a node of its commit graph. Iceberg calls it a snapshot.
 
     Attributes:
         parents: Parent ids in the order of the format, first parent first.
@@ -351,10 +353,10 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """Immutable metadata object to decode, with the values that its parent records.
+    """Immutable metadata object to decode, with the values that its parent object records about it.
 
     Attributes:
-        size_bytes: Expected size. Decoding verifies it.
+        size_bytes: Expected size in bytes. Decoding verifies it.
         expected_entries: Expected number of entries. Decoding verifies it.
         snapshot_id: Snapshot that added the container. For a content root of a commit, this is the
             commit. Entries without a snapshot id inherit it.
@@ -369,7 +371,7 @@ class Container:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Retention decision for every commit, and the history edits that follow from the decisions.
+    """Decision for every commit whether it is retained, and the resulting history edits.
 
     Attributes:
         reachable: One row per commit, with the columns of `reachable_snapshots`.
@@ -387,7 +389,7 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class ExpiryOutcome:
-    """Result of one action.
+    """Result of one planned history edit.
 
     Attributes:
         verdict: `done`: this call made the edit. `absent`: the lake already was in the desired
@@ -407,7 +409,7 @@ class ExpiryOutcome:
 
 @runtime_checkable
 class Lake(Protocol):
-    """A catalog or repository. Instances must be picklable."""
+    """A catalog or repository. Instances are pickled and sent to Spark executors."""
 
     name: str
     kind: str
@@ -427,7 +429,7 @@ class Lake(Protocol):
         ...
 
     def commits(self, source: CommitSource) -> Iterator[Commit]:
-        """Yield the commits of one source.
+        """Yield the commits of one source, a part of the commit graph that `freeze` returned.
 
         Raises:
             LakeUnreadable: If the commits cannot be read completely.
@@ -442,8 +444,8 @@ class Lake(Protocol):
             raw: All bytes of the object.
 
         Returns:
-            One row per child. The columns are those of `ENTRY_SCHEMA` or `LOGICAL_ENTRY_SCHEMA`,
-            but every container of a lake uses the same schema.
+            One row per child. The columns are those of `ENTRY_SCHEMA` or `LOGICAL_ENTRY_SCHEMA`.
+            All containers of a lake use the same one of these schemas.
 
         Raises:
             FormatError: If the bytes are damaged, or a count differs from the expected one. The
@@ -457,9 +459,9 @@ class Lake(Protocol):
         The result depends only on the arguments and the configuration.
 
         Args:
-            refs: State read at the start of the run.
+            refs: Refs and other mutable state, read at the start of the run.
             commits: The whole commit graph, with the columns of `commit_graph`.
-            as_of: Reference time for ages.
+            as_of: Time at which the ages of commits are computed.
             grace_cutoff: Any commit newer than this time is retained.
 
         Returns:
@@ -472,8 +474,8 @@ class Lake(Protocol):
 class ExpiringLake(Lake, Protocol):
     """Lake whose history can be edited.
 
-    Here the files of an expired commit become garbage only after an edit has removed the commit. In
-    all other lakes, files that only expired commits reference are garbage immediately.
+    In such a lake, the files of an expired commit become garbage only after an edit has removed the
+    commit. In other lakes, files that only expired commits reference are garbage immediately.
     """
 
     def expire(self, actions: Sequence[ExpiryAction], as_of: datetime, grace_cutoff: datetime) -> Iterator[ExpiryOutcome]:
@@ -485,7 +487,7 @@ class ExpiringLake(Lake, Protocol):
 
         Args:
             actions: Edits of one plan.
-            as_of: Reference time for ages of the plan.
+            as_of: Time at which the plan computed the ages of commits.
             grace_cutoff: Any commit newer than this time is retained. It is counted back from the
                 time of the apply.
 
@@ -498,10 +500,10 @@ class ExpiringLake(Lake, Protocol):
 
 @runtime_checkable
 class ProbingLake(Lake, Protocol):
-    """Lake that can check, without changing anything, whether the collector may edit it."""
+    """Lake that can check, without changing anything, whether gc-assets is allowed to edit it."""
 
     def probe_edits(self) -> Finding | None:
-        """Check that the collector may edit the lake. Returns None if no run plans edits."""
+        """Check that gc-assets is allowed to edit the lake. Returns None if no run plans edits."""
         ...
 
 
@@ -513,10 +515,10 @@ class PreflightLake(ProbingLake, ExpiringLake, Protocol):
         """Find tables whose history cannot be edited.
 
         Args:
-            tables: Table names by uuid.
+            tables: Table names, keyed by table UUID.
 
         Returns:
-            The reason for each such table, by uuid.
+            The reason for each such table, keyed by table UUID.
         """
         ...
 
@@ -542,7 +544,7 @@ class ReversibleLake(ExpiringLake, Protocol):
 
 @runtime_checkable
 class BranchLake(Lake, Protocol):
-    """Lake whose idle branches can be deleted and recreated.
+    """Lake whose idle (no longer used) branches can be deleted and recreated.
 
     `freeze` sets the `PROTECTED` property on every branch that must be kept, even if the current
     rules do not select it. Later runs of the same date reuse these refs with the rules in force at
@@ -588,9 +590,11 @@ class PathLake(Lake, Protocol):
 
         Args:
             plan_id: Id of the plan. The commits record it.
+            actions: Approved `delete_paths` actions of the plan.
             read_paths: Returns the paths that an action deletes.
-            check: Renews the apply's lease. It is called before each request that changes
-                something, and raises an error if the lease is lost.
+            check: Renews the lease of the apply (its exclusive right to change the storage). It is
+                called before each request that changes something, and raises an error if the lease
+                is lost.
 
         Yields:
             One outcome per action, as `expire` does.
@@ -614,8 +618,8 @@ class HistoryPublication:
         table: Name of the published table.
         written: Number of added or replaced rows.
         removed: Number of removed rows.
-        pointed: Uuids of lake tables that refer to the published table.
-        notes: Tables in which the reference cannot be set, and why.
+        pointed: UUIDs of the lake's tables whose properties refer to the published table.
+        notes: One message for each table on which this property cannot be set, with the reason.
     """
 
     table: str
@@ -631,7 +635,7 @@ class HistoryPublisher(Lake, Protocol):
 
     @property
     def publishes_history(self) -> bool:
-        """True if the configuration enables publication."""
+        """True if the configuration enables the publication of the snapshot history."""
         ...
 
     def publish_history(
@@ -641,9 +645,9 @@ class HistoryPublisher(Lake, Protocol):
 
         Args:
             read: Reads `snapshot_history` with the given columns, or with all of them.
-            unnamed: Names, by uuid, of editable tables without a reference to the published table.
-                If such a table has expired snapshots, a property with the published table's name is
-                set.
+            unnamed: Names, keyed by table UUID, of editable tables without a property that refers
+                to the published table. If such a table has expired snapshots, a property with the
+                published table's name is set.
             kept_since: Published records of snapshots that expired after this time are kept, even
                 if the history does not contain them any more.
 
@@ -657,19 +661,19 @@ class HistoryPublisher(Lake, Protocol):
 class IncrementalLake(Lake, Protocol):
     """Lake with immutable commits, so that each of them has to be read only once.
 
-    Commits read by earlier runs stay in the graph. New ones are read by the driver, so a pickled
-    lake does not need credentials.
+    Commits that earlier runs read stay in the commit graph. New commits are read in the driver
+    process, so a lake that is pickled for executors does not need credentials.
     """
 
     def new_commits(self, source: CommitSource, known: Collection[str], previous_heads: Collection[str] = ()) -> Iterator[Commit]:
-        """Yield the commits of a source that are not known yet.
+        """Yield the commits of a source that no earlier run has read.
 
         Args:
-            source: Source from the current run.
+            source: Part of the commit graph, as returned by `freeze` in the current run.
             known: Ids of commits that earlier runs have read. Reading stops at these, because their
                 ancestors are known as well.
-            previous_heads: Heads from an earlier run, which may have become unreachable. Their
-                ancestors are yielded too. Commits that no longer exist are skipped.
+            previous_heads: Head commits of refs in an earlier run, which no ref may reach any more.
+                They and their ancestors are yielded too. Commits that no longer exist are skipped.
 
         Raises:
             LakeUnreadable: If the commits cannot be read completely.
@@ -685,7 +689,8 @@ class BatchLake(Lake, Protocol):
         """Decode containers and their bytes.
 
         Returns:
-            For each container, in the same order, the rows or the error that `decode` raises.
+            For each container, in the order of `containers`, its rows or the error that `decode`
+            raises.
         """
         ...
 
@@ -695,7 +700,7 @@ class PrefixedLake(Lake, Protocol):
     """Lake whose containers refer to address prefixes by name, such as Icechunk's `vcc://NAME/`."""
 
     def read_prefixes(self) -> NamedPrefixes:
-        """Read the current prefixes. If that fails, the result contains the reason instead."""
+        """Read the current named prefixes. If that fails, the result contains the reason instead."""
         ...
 
     def with_prefixes(self, named_prefixes: NamedPrefixes) -> Lake:
@@ -705,10 +710,13 @@ class PrefixedLake(Lake, Protocol):
 
 @runtime_checkable
 class UpgradableLake(Lake, Protocol):
-    """Lake whose format can be upgraded in place. Its commits then come from another source."""
+    """Lake whose format can be upgraded in place.
+
+    After an upgrade, its commits have another source.
+    """
 
     def has_source(self, source: CommitSource) -> bool:
-        """Check if a source from an earlier `freeze` belongs to the current format.
+        """Return True if a source from an earlier `freeze` belongs to the lake's current format.
 
         Raises:
             LakeUnreadable: If the current format cannot be determined.
@@ -720,14 +728,14 @@ class UpgradableLake(Lake, Protocol):
 class FilteredLake(Lake, Protocol):
     """Lake on a server that only lists refs that the user is allowed to read.
 
-    If a ref disappears from the list, it may be hidden and still exist.
+    A ref that disappears from the list may therefore only be hidden, and still exist.
     """
 
     def verify_deleted(self, names: Collection[str]) -> None:
-        """Verify that refs that are no longer listed do not exist.
+        """Verify that refs which the server no longer lists do not exist.
 
         Raises:
-            LakeUnreadable: If the server does not confirm this for each of `names`.
+            LakeUnreadable: If the server does not confirm this for each ref in `names`.
         """
         ...
 
@@ -743,12 +751,12 @@ class ListingLake(Lake, Protocol):
         """Find tables that the catalog may still contain.
 
         Args:
-            tables: Table names by uuid.
+            tables: Table names, keyed by table UUID.
             is_strict: If False, namespace properties do not have to be readable, and an object of
                 another format may have the table's name.
 
         Returns:
-            The reason for each such table, by uuid.
+            The reason for each such table, keyed by table UUID.
         """
         ...
 
@@ -756,7 +764,7 @@ class ListingLake(Lake, Protocol):
         """Find dropped tables that the catalog can restore.
 
         Returns:
-            The reason for each such table, by uuid.
+            The reason for each such table, keyed by table UUID.
 
         Raises:
             GcError: If the catalog has restorable tables but does not list them.
@@ -767,7 +775,7 @@ class ListingLake(Lake, Protocol):
 
 @runtime_checkable
 class PointerLake(Lake, Protocol):
-    """Lake whose catalog points to one metadata file per table, which lists its predecessors."""
+    """Lake whose catalog points to one metadata file per table, which lists earlier metadata files."""
 
     def read_lineage(self, address: str) -> Lineage:
         """Read which files and snapshots precede a metadata file.
@@ -790,11 +798,11 @@ class RepositoryLake(Lake, Protocol):
     def find_repository(
         self, repository_uuid: str, namespace: str, server_id: str | None, successor: str | None = None, *, is_configured: bool = False
     ) -> str | None:
-        """Check if a repository that an earlier run read may still exist or be needed.
+        """Find out whether a repository that an earlier run read may still exist or be needed.
 
         Args:
             repository_uuid: `RepositoryIdentity.uuid`.
-            namespace: Address of its files.
+            namespace: Address of the repository's files.
             server_id: Id of the server installation, if known.
             successor: Uuid of the repository that this run read under the same name, if any. Any
                 other repository with this name may need the files.
@@ -802,13 +810,13 @@ class RepositoryLake(Lake, Protocol):
                 differ from the address on the server.
 
         Returns:
-            The reason, or None if the server confirms that the repository was deleted and no other
-            repository has its files.
+            The reason to keep its files, or None if the server confirms that the repository was
+            deleted and no other repository has its files.
         """
         ...
 
     def claimed_location(self, namespace: str) -> str:
-        """Return the location in a namespace that the lake claims, ending in `/`."""
+        """Return the location in a repository's namespace that the lake claims, ending in `/`."""
         ...
 
 
@@ -826,7 +834,7 @@ class RemoteLake(Lake, Protocol):
 
 
 def _narrow(capability: type[_LakeT]) -> Callable[[Lake], _LakeT | None]:
-    """Build a function that returns the lake if it has the capability, otherwise None."""
+    """Build a function that returns a lake if it implements the protocol, otherwise None."""
     return lambda lake: lake if isinstance(lake, capability) else None
 
 
@@ -845,7 +853,7 @@ as_repository: Final = _narrow(RepositoryLake)
 
 
 def is_editable(source: CommitSource) -> bool:
-    """Return True if history edits may be planned for a table."""
+    """Return True if history edits may be planned for the table of a commit source."""
     return source.properties.get("collect") != "false" and source.properties.get("writable") != "false"
 
 
@@ -855,20 +863,20 @@ def as_history_publisher(lake: Lake) -> HistoryPublisher | None:
 
 
 def with_prefixes(lake: Lake, named_prefixes: NamedPrefixes | None) -> Lake:
-    """Return the lake with these prefixes. A lake without named prefixes is returned unchanged."""
+    """Return a copy of the lake with these prefixes. A lake without them is returned unchanged."""
     return lake.with_prefixes(named_prefixes) if isinstance(lake, PrefixedLake) and named_prefixes is not None else lake
 
 
 def decode_batch(lake: Lake, containers: Sequence[tuple[Container, bytes]]) -> list[pa.RecordBatch | FormatError]:
-    """Decode containers, in this order, into rows or into the error if that is not possible."""
+    """Decode containers with their bytes. Each result is either rows or the error, in input order."""
     return lake.decode_many(containers) if isinstance(lake, BatchLake) else [decode_or_error(lake.decode, *item) for item in containers]
 
 
 def decode_or_error(decode: Callable[[Container, bytes], pa.RecordBatch], container: Container, raw: bytes) -> pa.RecordBatch | FormatError:
     """Decode a container. If this fails, return a `FormatError` with the container's address.
 
-    Libraries raise all kinds of errors for damaged bytes. With this function, such an error makes
-    only one container unreadable.
+    Libraries raise all kinds of errors for damaged bytes. Because every error is caught, it makes
+    only this container unreadable.
     """
     try:
         return decode(container, raw)

@@ -1,6 +1,7 @@
 """JSON Schema of `lakes.yaml` for editors, also published as `gc_assets/lakes.schema.json`.
 
-It covers keys, types and choices. Rules that involve several keys are left to `load_config`.
+The schema describes keys, types and choices. Only `load_config` checks rules that involve several
+keys.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _VARIABLE: Final = r"\$\{"
 
 
 def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema. Every string may be a `${NAME}` variable."""
+    """Return the JSON Schema of `lakes.yaml`, in which every string may be a `${NAME}` variable."""
     models = [Config, *(kind.config for kind in KINDS.values())]
     names, document = models_json_schema([(model, "validation") for model in models], ref_template="#/definitions/{model}")
     definitions: dict[str, Any] = document["$defs"]
@@ -40,7 +41,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def _for_editors(node: Any) -> Any:
-    """Drop redundant titles and accept a variable in place of every string."""
+    """Drop redundant titles from a schema node, and accept a variable in place of every string."""
     if isinstance(node, list):
         return [_for_editors(item) for item in node]
     if not isinstance(node, dict):

@@ -57,9 +57,9 @@ MAX_GROUP_BYTES = 128 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class AvroColumn:
-    """Column to read: the first of `paths` that the file's schema contains.
+    """Arrow column to read: the first of the Avro field paths `paths` that the file's schema has.
 
-    If the schema contains none of them, the Arrow column is null.
+    If the schema has none of these paths, the Arrow column is null.
     """
 
     name: str
@@ -69,7 +69,7 @@ class AvroColumn:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Metadata of a container file, its sync marker, and the offset of its first block."""
+    """Metadata of an Avro container file, its sync marker, and the offset of its first block."""
 
     metadata: dict[bytes, bytes]
     sync: bytes
@@ -77,7 +77,7 @@ class Header:
 
 
 class UnexpectedCount(ValueError):
-    """Raised if the blocks do not contain the expected number of records.
+    """Raised if the blocks of an Avro file do not contain the expected number of records.
 
     Attributes:
         found: Number of records that the block headers declare.
@@ -89,7 +89,7 @@ class UnexpectedCount(ValueError):
 
 
 class ReaderAborted(ValueError):
-    """Raised if a reader exceeded its time or memory limit and no other reader succeeded."""
+    """Raised if one Avro reader exceeded its time or memory limit and the other one failed too."""
 
 
 @cache
@@ -106,14 +106,14 @@ def describe_decoder() -> str:
 
 
 def read_columns(raw: bytes, columns: Sequence[AvroColumn], expected_rows: int | None) -> pa.Table:
-    """Read columns of every record, in file order.
+    """Read columns of every record in an Avro file, in file order.
 
     DataFusion silently drops a truncated last block. Its result is only used if it contains the
     expected number of rows. Otherwise fastavro reads the file, and raises an error if it is
     damaged.
 
     Args:
-        raw: Content of the file.
+        raw: Content of the Avro file.
         columns: Columns to read.
         expected_rows: Expected number of records, or None to trust the block headers.
 
@@ -152,9 +152,9 @@ def read_columns(raw: bytes, columns: Sequence[AvroColumn], expected_rows: int |
 
 @dataclass(frozen=True, slots=True)
 class FileGroup:
-    """Records from several files that share a schema, in order.
+    """Records from several Avro files that share a schema, in the order of the files.
 
-    `indices` are the files' positions in the input. `counts` are their numbers of records.
+    `indices` are the positions of these files in the input. `counts` are their numbers of records.
     """
 
     indices: Sequence[int]
@@ -163,7 +163,7 @@ class FileGroup:
 
 
 def read_groups(raws: Sequence[bytes], columns: Sequence[AvroColumn]) -> Iterator[FileGroup]:
-    """Read columns of every record of many files, and yield them grouped by schema.
+    """Read columns of every record of many Avro files, and yield them grouped by schema.
 
     Each group is read by a single DataFusion query, so DataFusion must be installed.
 
@@ -194,7 +194,7 @@ def read_groups(raws: Sequence[bytes], columns: Sequence[AvroColumn]) -> Iterato
 
 
 def read_header(raw: bytes) -> Header:
-    """Parse the header of a container file.
+    """Parse the header of an Avro container file.
 
     Raises:
         ValueError: If the magic is wrong or the header is truncated.
@@ -218,7 +218,7 @@ def read_header(raw: bytes) -> Header:
 
 
 def count_rows(raw: bytes) -> int:
-    """Count the records that the block headers declare.
+    """Count the records that the block headers of an Avro file declare.
 
     Raises:
         ValueError: If a block is truncated, does not end with the sync marker, or is too short for
@@ -244,7 +244,7 @@ def _checked_blocks(raw: bytes, header: Header) -> Iterator[tuple[int, int, int]
 
 @lru_cache(maxsize=256)
 def _smallest_record(schema: bytes) -> int:
-    """Return the smallest encoded size of a record in bytes.
+    """Return the smallest size in bytes that a record of this Avro schema can have.
 
     Raises:
         ValueError: If the schema is invalid or recursive, or if array items take no bytes. In the
@@ -258,7 +258,10 @@ def _smallest_record(schema: bytes) -> int:
 
 
 def _smallest_value(schema: Any, named: dict[str, int | None]) -> int:
-    """Return the smallest encoded size of a value. `named` maps a type being defined to None."""
+    """Return the smallest size in bytes that a value of an Avro schema can have.
+
+    `named` maps the name of each type to its size, or to None while the type is being defined.
+    """
     if isinstance(schema, list):
         return 1 + min(_smallest_value(item, named) for item in schema)
     if isinstance(schema, str):
@@ -287,7 +290,7 @@ def _smallest_fields(kind: str, schema: dict[str, Any], named: dict[str, int | N
 
 
 def _blocks(raw: bytes, header: Header) -> Iterator[tuple[int, int, int]]:
-    """Yield the record count, start offset and end offset of each block."""
+    """Yield the record count, start offset and end offset of each block of an Avro file."""
     at = header.first_block
     while at < len(raw):
         count, at = _read_long(raw, at)
@@ -299,7 +302,7 @@ def _blocks(raw: bytes, header: Header) -> Iterator[tuple[int, int, int]]:
 
 
 def _decompress(raw: bytes, header: Header) -> tuple[bytes, Header]:
-    """Decompress a file within limits, and drop its codec so that any Avro reader can read it.
+    """Decompress an Avro file within limits, and drop its codec so that any reader can read it.
 
     Raises:
         ValueError: If a block is damaged, or the blocks decompress to too many bytes.
@@ -327,9 +330,9 @@ def _encode_header(metadata: Mapping[bytes, bytes], sync: bytes) -> bytes:
 
 
 def drop_empty_records(schema: Any) -> Any:
-    """Remove fields that are empty records from a schema. Such a field does not take any bytes.
+    """Remove fields whose type is an empty record from an Avro schema. They do not take any bytes.
 
-    For example, this is the `partition` of an unpartitioned table.
+    An example is the `partition` field of an unpartitioned table.
     """
     if isinstance(schema, list):
         return [drop_empty_records(item) for item in schema]
@@ -345,7 +348,7 @@ def _is_empty_record(field: dict[str, Any]) -> bool:
 
 
 def read_with_datafusion(raw: bytes, header: Header, columns: Sequence[AvroColumn]) -> pa.Table:
-    """Read an uncompressed file in a worker process with DataFusion.
+    """Read an uncompressed Avro file with DataFusion in a worker process.
 
     Raises:
         TimeoutError: If DataFusion hangs, as version 55 does on a map with a negative item count.
@@ -400,7 +403,7 @@ def _build_expression(column: AvroColumn, schema: pa.Schema) -> Expr:
 
 
 def read_with_fastavro(raw: bytes, columns: Sequence[AvroColumn]) -> pa.Table:
-    """Read an uncompressed file with fastavro, in a worker process if the file is large."""
+    """Read an uncompressed Avro file with fastavro, in a worker process if the file is large."""
     if len(raw) <= MAX_IN_PROCESS_BYTES:
         return _read_records(io.BytesIO(raw), columns)
     return _read_file(_read_path, DATAFUSION_SECONDS + len(raw) / FASTAVRO_BYTES_PER_SECOND, [raw], columns)

@@ -90,32 +90,38 @@ _TYPE_COLUMN: Final = "iceberg_type"
 
 
 class CommitRejected(GcError):
-    """The catalog rejected a commit because the table has changed. Nothing was written."""
+    """Raised if the catalog rejected a commit because the table has changed. Nothing was written."""
 
 
 class CommitDenied(GcError):
-    """The catalog or store refused a commit permanently. Nothing was written, and retries fail."""
+    """Raised if the catalog or store refused a commit permanently.
+
+    Nothing was written, and a retry would fail too.
+    """
 
 
 class CatalogTimedOut(LakeUnreadable):
-    """The catalog did not answer in time. Another request may take as long."""
+    """Raised if the catalog did not answer in time. Another request may take as long."""
 
 
 class NotLoadable(LakeUnreadable):
-    """pyiceberg cannot load a table although the catalog responds. A retry would fail too."""
+    """Raised if pyiceberg cannot load a table although the catalog responds.
+
+    A retry would fail too.
+    """
 
 
 class NotIceberg(LakeUnreadable):
-    """The table name belongs to a table or view of another format."""
+    """Raised if a table name belongs to a table or view of another format."""
 
 
 class InvalidRequest(NotLoadable):
-    """The catalog rejects a table name as invalid, which means that no such table can exist."""
+    """Raised if the catalog rejects a table name as invalid, so that no such table can exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class TablePointer:
-    """Table name and the address of the current metadata.json.
+    """Name of a table and the address of its current metadata.json.
 
     `name` is `namespace.table`, with dots between nested namespaces. `can_commit` is False if
     pyiceberg cannot parse the metadata, for example because of an unknown type.
@@ -128,7 +134,7 @@ class TablePointer:
 
 @dataclass(frozen=True, slots=True)
 class ViewPointer:
-    """View name and the address of the current metadata.json."""
+    """Name of a view and the address of its current metadata.json."""
 
     name: str
     metadata_location: str
@@ -159,7 +165,7 @@ class CatalogTable:
 def list_tables(
     lake: str, catalog_name: str, properties: Mapping[str, SecretStr | str], read_seconds: float = READ_SECONDS
 ) -> Iterator[TablePointer | UnreadableTable]:
-    """Yield all tables, including those in nested namespaces, ordered by name.
+    """Yield all tables of a catalog, including those in nested namespaces, ordered by name.
 
     Views are left out. A table that cannot be read is yielded as `UnreadableTable`, so that the
     list is always complete.
@@ -171,10 +177,10 @@ def list_tables(
 
 
 class CatalogClient:
-    """Client for one catalog.
+    """Client for one Iceberg catalog.
 
-    Threads may share an instance. pyiceberg's clients are not thread-safe, so each thread gets its
-    own.
+    Threads may share an instance. Each thread gets its own pyiceberg client, because these are not
+    thread-safe.
     """
 
     def __init__(self, lake: str, catalog_name: str, properties: Mapping[str, SecretStr | str], read_seconds: float = READ_SECONDS) -> None:
@@ -188,7 +194,7 @@ class CatalogClient:
         self._namespace_locations: dict[str, str | None] = {}
 
     def list_pointers(self) -> Iterator[TablePointer | UnreadableTable]:
-        """Yield all tables with their metadata addresses, as `list_tables` does."""
+        """Yield all tables with the addresses of their metadata.json, as `list_tables` does."""
         try:
             client = self._connect()
         except LakeUnreadable:
@@ -210,7 +216,7 @@ class CatalogClient:
             yield TablePointer(name, table.metadata_location, can_commit=table.handle is not None)
 
     def list_views(self) -> Iterator[ViewPointer | UnlistedViews]:
-        """Yield all views with their metadata addresses.
+        """Yield all views with the addresses of their metadata.json.
 
         pyiceberg cannot list the views of some kinds of catalogs, such as Hive and Glue. In this
         case, nothing is yielded.
@@ -289,7 +295,7 @@ class CatalogClient:
                 yield UnreadableTable(name, str(self.unreadable(f"table {name}", "its metadata.json location is missing from the catalog")))
 
     def check_access(self) -> None:
-        """Check that the catalog responds to one small request.
+        """Send one small request to verify that the catalog responds.
 
         Raises:
             LakeUnreadable: If the catalog does not respond.
@@ -327,7 +333,7 @@ class CatalogClient:
         return found
 
     def find_identifiers(self, name: str) -> list[Identifier]:
-        """Find the identifiers of tables with this name in the last list of tables.
+        """Find the identifiers of tables with this dotted name in the newest list of tables.
 
         Several tables can have the same name, because the parts of an identifier may contain dots.
 
@@ -341,7 +347,7 @@ class CatalogClient:
         return (self._nested or {}).get(name, [])
 
     def load(self, identifier: Identifier) -> CatalogTable | None:
-        """Load the table with this identifier, or return None if it does not exist.
+        """Load the table with this identifier. Returns None if the table does not exist.
 
         Raises:
             LakeUnreadable: If the table cannot be loaded.
@@ -371,7 +377,7 @@ class CatalogClient:
         return CatalogTable(name, table.metadata_location, str(table.metadata.table_uuid), table)
 
     def hides_namespace(self, namespace: Identifier) -> bool:
-        """Check if a namespace exists although the catalog does not list it.
+        """Return True if a namespace exists although the catalog does not list it.
 
         Raises:
             LakeUnreadable: If the catalog does not answer.
@@ -406,7 +412,10 @@ class CatalogClient:
         return sorted(str(name) for (name,) in names if name != client.name)
 
     def find_default_locations(self, name: str) -> tuple[str, ...]:
-        """Return the locations that the catalog would choose for a new table. Never raises."""
+        """Return the locations that the catalog may choose for a new table of this name.
+
+        Never raises.
+        """
         namespace, _, table = name.rpartition(".")
         found = default_locations(self._find_warehouse(), name)
         location = self._find_namespace_location(namespace)
@@ -419,7 +428,7 @@ class CatalogClient:
             return None
 
     def _find_namespace_location(self, namespace: str) -> str | None:
-        """Read a namespace's location only once, because a failing catalog may be slow."""
+        """Read the location of a namespace only once, because a failing catalog may be slow."""
         if namespace not in self._namespace_locations:
             location = None
             try:
@@ -488,7 +497,11 @@ class CatalogClient:
             raise GcError(f"table {subject} cannot be written: {self._redact(_describe(error))}") from None
 
     def request(self, subject: str, request: Callable[[Catalog], _Result]) -> _Result:
-        """Send a request that pyiceberg has no function for.
+        """Send a request for which pyiceberg has no function.
+
+        Args:
+            subject: Name of the requested object, for error messages.
+            request: Sends the request with the pyiceberg client that it is given.
 
         Raises:
             TimeoutError: If the catalog does not respond in time.
@@ -503,7 +516,7 @@ class CatalogClient:
             raise GcError(self._redact(_describe(error))) from None
 
     def set_property(self, name: str, table_uuid: str, key: str, value: str) -> None:
-        """Set a table property if it does not have the value yet.
+        """Set a property of a table, unless it already has the given value.
 
         Raises:
             GcError: If the property cannot be set, or the name now belongs to another table.
@@ -523,7 +536,8 @@ class CatalogClient:
         """Request a commit without effect, to find out whether the catalog permits commits.
 
         Args:
-            unused: A uuid that no table has. REST catalogs must reject a commit that requires it.
+            unused: A table UUID that no table has. REST catalogs must reject a commit that requires
+                it.
 
         Returns:
             A description of the result.
@@ -560,7 +574,7 @@ class CatalogClient:
         raise CommitDenied("the catalog accepted a commit whose requirement was not met, so an edit could overwrite a writer's commit")
 
     def _call(self, what: str, request: Callable[[], _Result]) -> _Result:
-        """Call the catalog. A client whose call timed out is not used again."""
+        """Send a request with this thread's client. A client that timed out is not used again."""
         try:
             return run_with_deadline(self._read_seconds, what, request)
         except TimeoutError:

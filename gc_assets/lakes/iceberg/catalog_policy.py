@@ -1,4 +1,4 @@
-"""A catalog's retention policy for one table, stored with the refs of a run.
+"""A catalog's retention policy for one table, which a run stores with the refs that it reads.
 
 The module `policy_reader` reads it from the catalog.
 """
@@ -24,7 +24,7 @@ class CatalogPolicy:
         from_table: Keys of those `limits` that come from the table's own properties.
         keep_history: Reason for keeping all snapshots, or None.
         protect: Reason for keeping all files of the table, or None.
-        min_file_age_seconds: Minimum age at which the policy permits the removal of orphans.
+        min_file_age_seconds: Minimum age of files that the policy permits to remove as orphans.
     """
 
     origin: str | None = None
@@ -35,7 +35,7 @@ class CatalogPolicy:
     min_file_age_seconds: int = 0
 
     def origin_of(self, limit: str) -> str | None:
-        """Return the name of the policy if the policy sets this limit, otherwise None."""
+        """Return the name of the catalog's policy if it sets the limit, otherwise None."""
         return self.origin if limit in self.limits and limit not in self.from_table else None
 
     def with_default(self, *, has_default: bool) -> CatalogPolicy:

@@ -1,7 +1,7 @@
-"""Properties and environment variables that select a catalog if an address serves several.
+"""Properties and environment variables that select one of several catalogs at the same address.
 
 Examples are the Polaris realm, which is sent as a request header, and the Glue region. Credentials
-are left out, because a rotated credential must not look like another catalog.
+are left out, because a new credential for the same catalog must not look like another catalog.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _BIGQUERY: Final = ("gcp.bigquery.project-id", "gcp.bigquery.location")
 
 
 def list_selectors(properties: Mapping[str, str], environment: Mapping[str, str]) -> tuple[str, ...]:
-    """List the values besides the address that select a catalog, as `name=value`.
+    """List the values that select a catalog in addition to its address, as `name=value`.
 
     The result is empty if no such value is set, as for SQL and Hive catalogs.
 
@@ -72,7 +72,7 @@ def _find_type(properties: Mapping[str, str]) -> str:
 
 
 def _list_headers(properties: Mapping[str, str]) -> Iterator[str]:
-    """Yield a digest of each request header, because one may be a secret with an unknown name."""
+    """Yield a digest of each configured request header, because any of them may be a secret."""
     headers = {name.removeprefix(_HEADER).lower(): value.strip() for name, value in properties.items() if name.startswith(_HEADER)}
     for name, value in sorted(headers.items()):
         if name not in _CLIENT_HEADERS and not _SECRET_HEADER.search(name) and not _SECRET_VALUE.match(value):
@@ -95,7 +95,10 @@ def _list_aws(properties: Mapping[str, str], environment: Mapping[str, str], ser
 
 
 def _list_aws_profile(properties: Mapping[str, str], environment: Mapping[str, str], service: str) -> Iterator[str]:
-    """Yield the profile and the role's account. Other roles of the account read the same catalog."""
+    """Yield the AWS profile and the account of the configured role.
+
+    The role itself is left out, because other roles of the account read the same catalog.
+    """
     profile = properties.get(f"{service}.profile-name") or properties.get("client.profile-name")
     yield from _name("profile", profile or _read_first(environment, *_PROFILE_VARIABLES))
     role = properties.get(f"{service}.role-arn") or properties.get("client.role-arn") or environment.get("AWS_ROLE_ARN") or ""

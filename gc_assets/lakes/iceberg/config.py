@@ -33,7 +33,7 @@ _IDENTITY_KEY: Final = re.compile(rf"{SECRET_KEY.pattern}|^user(name)?$", re.IGN
 def secrets_in(address: str) -> list[str]:
     """Find the secrets in a URL: its password, and query parameters whose names suggest a secret.
 
-    Each secret is returned as written and URL-decoded.
+    Each secret is returned twice: as written, and URL-decoded.
     """
     parts = _split_url(address)
     if parts is None:
@@ -79,11 +79,11 @@ def _split_url(address: str) -> SplitResult | None:
 
 
 class IcebergRetention(DroppedTableRetention):
-    """Retention by the `history.expire.*` table properties and ref settings, with overrides.
+    """Iceberg's retention by `history.expire.*` table properties and ref settings, with overrides.
 
-    If an override is None, the table's setting applies. Ages and counts only replace the table's
-    defaults, because ref settings have priority, as in Iceberg. A rule in `refs` replaces all
-    settings for the refs that it matches, including the ref's own settings.
+    If an override is None, the table's setting applies. An overriding age or count only replaces
+    the setting of the table, because settings of a single ref have priority, as in Iceberg. A rule
+    in `refs` replaces all settings for the refs that it matches, including the ref's own settings.
     """
 
     source: Literal["table", "catalog"] = Field(
@@ -113,7 +113,7 @@ class IcebergRetention(DroppedTableRetention):
 
 
 class PublishedHistory(Model):
-    """Iceberg table to which each run writes the snapshot history of the lake."""
+    """Configuration of the Iceberg table to which each run writes the snapshot history of the lake."""
 
     table: str = Field(
         default="gc.snapshot_history", pattern=r"^[^.\s]+(\.[^.\s]+)+$", description="Table as `namespace.table`. Created if missing."
@@ -123,7 +123,7 @@ class PublishedHistory(Model):
 
 
 class HistoryConfig(Model):
-    """How long records of expired snapshots are kept."""
+    """How long records of expired snapshots are kept, and where they are published."""
 
     keep: Duration = timedelta(days=365)
     # Plans do not depend on publication, so policy digests do not include it.
@@ -156,15 +156,18 @@ class IcebergLakeConfig(LakeConfig):
         return self
 
     def identity(self) -> dict[str, str]:
-        """Return the properties that identify the catalog, without users and secrets.
+        """Return the catalog properties that identify the catalog, without users and secrets.
 
-        If they change, the same name refers to another catalog and therefore to another lake.
+        If they change, the lake's name refers to another catalog and therefore to another lake.
         """
         known = {key: value.get_secret_value() for key, value in sorted(self.catalog.items()) if not SECRET_KEY.search(key)}
         return {key: _strip_identity(value) for key, value in known.items()}
 
     def catalog_location(self) -> tuple[str, str]:
-        """Locate the catalog. An SQL catalog stores `catalog_name` in the key of each row."""
+        """Return the identity of the catalog: its kind with its name, and its address.
+
+        The name (`catalog_name`) is left out for servers, which do not know it.
+        """
         local = _match_sqlite_uri(self.catalog)
         if local is not None:
             return f"iceberg {self.catalog_name} ", local[2].partition("?")[0].removeprefix("file:")
@@ -184,8 +187,9 @@ class IcebergLakeConfig(LakeConfig):
     def with_library_settings(self) -> IcebergLakeConfig:
         """Add the properties that pyiceberg would merge from its own configuration.
 
-        These come from its configuration file and from `PYICEBERG_CATALOG__*` variables. The policy
-        digest includes them, and reports show them (`merged_properties`).
+        pyiceberg reads them from its configuration file and from environment variables that start
+        with `PYICEBERG_CATALOG__`. The policy digest includes them, and reports show them
+        (`merged_properties`).
         """
         if not has_pyiceberg_config():
             return self
@@ -226,9 +230,9 @@ class IcebergLakeConfig(LakeConfig):
         return table_name is None or any(fnmatchcase(table_name, pattern) for pattern in self.tables)
 
     def with_retention(self, keep: str) -> IcebergLakeConfig:
-        """Return the lake with one age or snapshot count in place of the tables' own settings.
+        """Return a copy of the lake with one age or snapshot count instead of the tables' settings.
 
-        Ref settings still have priority.
+        Settings of single refs still have priority.
         """
         try:
             cutoff = parse_cutoff(keep)
@@ -262,7 +266,7 @@ class IcebergLakeConfig(LakeConfig):
     def resolve_paths(self, anchor: BaseFolder) -> IcebergLakeConfig:
         """Make the database path and warehouse of a sqlite catalog absolute.
 
-        On a server, the warehouse is a name, so it is left unchanged.
+        The warehouse of a catalog server is a name and no path, so it is left unchanged.
         """
         update: dict[str, Any] = {"catalog": _resolve_paths(self.catalog, anchor, "catalog")}
         published = self.history.publish

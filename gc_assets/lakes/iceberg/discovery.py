@@ -26,7 +26,10 @@ _SQLITE_MAGIC: Final = b"SQLite format 3\x00"
 
 
 def discover(target: DiscoveryTarget) -> Iterator[DiscoveredLake]:
-    """Yield the catalogs at a target. `catalog:NAME` refers to pyiceberg's configuration."""
+    """Yield the catalogs at a target, as lakes.
+
+    `catalog:NAME` names one in pyiceberg's configuration.
+    """
     if scheme_of(target.address) == _CONFIGURED:
         name = target.address.partition(":")[2]
         yield _describe_catalog(name, name, {})
@@ -52,10 +55,10 @@ def _describe_catalog(name: str, catalog_name: str, catalog: dict[str, str]) -> 
 
 
 def find_folder(table: str, metadata_location: str) -> str:
-    """Return the folder in which the catalog creates tables. Its storage will contain new tables.
+    """Return the folder in which the catalog creates tables, to become the storage's location.
 
-    In the layouts of Iceberg and Hive, a table is in a folder of its namespace, and the result is
-    the warehouse. To be safe, a whole bucket or disk is never returned.
+    In the layouts of Iceberg and Hive, each table is in a folder of its namespace, and the returned
+    folder is the warehouse. To be safe, a whole bucket or disk is never returned.
     """
     folder = metadata_location.rsplit("/", 3)[0]  # From `<folder>/<table>/metadata/<name>.metadata.json`.
     warehouse, _, name = folder.rpartition("/")

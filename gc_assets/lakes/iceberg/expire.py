@@ -1,6 +1,6 @@
-"""Execute history edits in the tables of one catalog concurrently.
+"""Execute history edits in several tables of one catalog concurrently.
 
-A table is identified by its uuid, so renames do no harm.
+A table is identified by its UUID, so that the right table is edited even if it was renamed.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ CONCURRENT_READS = 16
 
 @dataclass(frozen=True, slots=True)
 class CatalogExpiry:
-    """Executes approved history edits in one catalog.
+    """Executes approved history edits in the tables of one catalog.
 
-    `read_registration` reads the table with the given name and metadata address. `read_current`
-    reads its current policy in the catalog as well. `policy` computes the retention of one table
-    from all of its registrations.
+    A registration is a table under one of its names in the catalog. `read_registration` reads the
+    one with a given name and metadata address. `read_current` also reads the catalog's current
+    policy for it. `policy` computes the retention of a table from all of its registrations.
     """
 
     catalog: CatalogClient
@@ -44,13 +44,13 @@ class CatalogExpiry:
     def run(self, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
         """Execute the actions, and yield one outcome for each.
 
-        Tables are yielded as they complete. Closing the generator cancels tables that have not
-        started yet.
+        The outcomes of a table are yielded when all its edits are finished. Closing the generator
+        cancels the edits of tables that have not started yet.
         """
         yield from _edit_tables(self.catalog, self.read_registration, actions, self._edit_table)
 
     def _edit_table(self, uuid: str, actions: Sequence[ExpiryAction], index: _CatalogIndex, readers: Executor) -> list[ExpiryOutcome]:
-        """Remove snapshots and refs first, then schemas and specs that are no longer needed."""
+        """Remove snapshots and refs of a table first, then schemas and partition specs."""
         history = [action for action in actions if action.action not in PRUNING]
         pruning = [action for action in actions if action.action in PRUNING]
         outcomes = self._build_table_expiry(uuid, history, index, readers).run() if history else []
@@ -70,9 +70,9 @@ class CatalogExpiry:
 
 @dataclass(frozen=True, slots=True)
 class _CatalogIndex:
-    """Names and metadata addresses of each table by uuid.
+    """Names and metadata addresses of each table, keyed by table UUID.
 
-    `unreadable` contains the reason for each table that cannot be read, by name.
+    `unreadable` contains the reason for each table that cannot be read, keyed by table name.
     """
 
     tables: Mapping[str, Mapping[Identifier, str]]
@@ -80,7 +80,7 @@ class _CatalogIndex:
 
     @classmethod
     def read(cls, catalog: CatalogClient, read_registration: ReadRegistration, workers: Executor) -> _CatalogIndex:
-        """Load all tables. If pyiceberg cannot load a table, its uuid comes from the metadata."""
+        """Load all tables. If pyiceberg cannot load one, its UUID is read from its metadata file."""
 
         def load(identifier: Identifier) -> CatalogTable | LakeUnreadable | None:
             try:
@@ -122,7 +122,7 @@ _Edit = Callable[[str, Sequence[ExpiryAction], _CatalogIndex, Executor], list[Ex
 def edit_branches(
     catalog: CatalogClient, read_registration: ReadRegistration, actions: Sequence[ExpiryAction], *, creates: bool
 ) -> Iterator[ExpiryOutcome]:
-    """Delete idle branches, or recreate deleted ones. Yields one outcome per action."""
+    """Delete idle branches, or recreate deleted ones if `creates`. Yields one outcome per action."""
 
     def edit(uuid: str, own: Sequence[ExpiryAction], index: _CatalogIndex, readers: Executor) -> list[ExpiryOutcome]:
         del readers

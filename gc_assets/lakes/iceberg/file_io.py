@@ -1,8 +1,8 @@
 """A pyiceberg `FileIO` that rejects files which would block it or decompress without a limit.
 
-pyiceberg opens metadata files itself. If one is a FIFO, the process blocks, and a gzipped file is
-decompressed whatever its size. Azure addresses are opened with adlfs, because pyarrow would treat
-the account in `abfss://container@account.dfs.core.windows.net/` as part of the container.
+pyiceberg opens metadata files itself. It would block the process if such a file is a FIFO, and it
+decompresses gzipped files of any size. Azure addresses are opened with adlfs, because pyarrow would
+treat the account in `abfss://container@account.dfs.core.windows.net/` as part of the container.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class GuardedFileIO(PyArrowFileIO):
     """pyiceberg's `PyArrowFileIO` with checks for local files, and `FsspecFileIO` for Azure."""
 
     def new_input(self, location: str) -> PyArrowFile:
-        """Open a file for reading.
+        """Return a handle to read the file at an address.
 
         Raises:
             ImportError: If the address is on Azure and adlfs is not installed.

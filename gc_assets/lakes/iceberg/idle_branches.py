@@ -1,4 +1,4 @@
-"""Delete or recreate the idle branches of a table in a single atomic commit."""
+"""Delete or recreate idle branches of a table in a single atomic commit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class BranchEdits(TableCommit):
     creates: bool
 
     def settle(self, registration: Registration) -> tuple[list[ExpiryOutcome], list[ExpiryAction]]:
-        """Determine the outcomes that are already certain, and the actions that need a commit."""
+        """Return the outcomes of actions that need no commit, and the actions that need one."""
         found = {action: self._settle(action, registration) for action in self.actions}
         settled = [outcome for outcome in found.values() if outcome is not None]
         return settled, [action for action, outcome in found.items() if outcome is None]
@@ -59,7 +59,7 @@ class BranchEdits(TableCommit):
         return Removal(name, table, frozenset(), frozenset(str(action.ref_name) for action in pending), frozenset(pending))
 
     def find_damage(self, change: TableChange, name: str, address: str) -> str | None:
-        """Describe an unintended difference in the new metadata, or return None."""
+        """Describe a difference in the new metadata that the change did not intend, or return None."""
         return find_damage(change, self.read_registration(name, address).table) if isinstance(change, Removal) else None
 
 

@@ -1,4 +1,7 @@
-"""The lake kind `iceberg`. The kind's libraries are not imported until they are needed."""
+"""The lake kind `iceberg`.
+
+Libraries such as pyiceberg are only imported when a function needs them.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ def identify_table(raw: bytes) -> TableIdentity:
 
 
 def is_fragment(raw: bytes) -> bool:
-    """Return True if no metadata reader can use the content."""
+    """Return True if no reader of Iceberg metadata can use the content of a file."""
     from gc_assets.lakes.iceberg import metadata  # The import loads pyarrow.
 
     return metadata.is_fragment(raw)

@@ -1,8 +1,8 @@
 """The Iceberg lake, which contains all tables in a pyiceberg catalog. It implements `ExpiringLake`.
 
-Commits are table snapshots, and their content roots are manifest lists. Tables outside the `tables`
-patterns and tables with `gc.enabled=false` are read as well, because their files have to be
-protected. They are only excluded from claims and expiry.
+Commits are table snapshots, and their content roots (the objects that they point to directly) are
+manifest lists. Tables outside the `tables` patterns and tables with `gc.enabled=false` are read as
+well, because their files have to be protected. They are only excluded from claims and expiry.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ READ_ONLY_CATALOGS = frozenset({"dynamodb", "bigquery"})
 
 
 class IcebergLake:
-    """The tables of one catalog. `objects` reads their metadata.json files.
+    """The tables of one Iceberg catalog. `objects` reads their metadata.json files.
 
     The catalog is only opened in the driver. A lake that is pickled for executors contains neither
     a connection nor credentials.
@@ -87,7 +87,7 @@ class IcebergLake:
         return {**self.__dict__, "_config": self._config.model_copy(update={"catalog": {}, "history": history})}
 
     def check_access(self) -> None:
-        """Send the catalog one small request. Raises `LakeUnreadable` if that fails."""
+        """Send one small request to the catalog. Raises `LakeUnreadable` if the request fails."""
         from gc_assets.lakes.iceberg.catalog import CatalogClient  # as in `freeze`
 
         CatalogClient(self.name, self._config.catalog_name, self._config.catalog, self._config.read_seconds).check_access()
@@ -157,9 +157,9 @@ class IcebergLake:
         return lambda item: replace(item, policy=policies.read(item.name, item.table.properties)) if item.collect else item
 
     def _read_table(self, pointer: TablePointer | UnreadableTable) -> Registration | UnreadableTable:
-        """Read a table, but drop its snapshots, because all tables are in memory at the same time.
+        """Read a table without its snapshots, because all tables are in memory at the same time.
 
-        `commits` reads the snapshots later.
+        The method `commits` reads the snapshots later.
         """
         if isinstance(pointer, UnreadableTable):
             return pointer
@@ -170,10 +170,11 @@ class IcebergLake:
         return replace(item, table=replace(item.table, snapshots=()), writable=item.writable and pointer.can_commit)
 
     def _locate(self, catalog: CatalogClient, item: UnreadableTable, registrations: Sequence[Registration]) -> UnreadableTable:
-        """Add the uuid of an unreadable table, if found, and the locations that it may have.
+        """Add to an unreadable table its UUID, if found, and the locations that it may have.
 
-        The directory of the metadata is always among them. If the metadata does not contain a
-        readable location, the catalog and other tables of the namespace suggest further ones.
+        The directory of its metadata file is always one of these locations. If the metadata does
+        not contain a readable location, further ones are derived from the catalog and from other
+        tables of the namespace.
         """
         name, found, uuid = item.table_name or "", tuple[str, ...](), None
         if item.address is not None and _is_resolvable(item.address, self._resolver):
@@ -187,7 +188,7 @@ class IcebergLake:
         return replace(item, locations=resolvable, table_uuid=uuid)
 
     def _read_unreadable(self, address: str) -> tuple[tuple[str, ...], str | None]:
-        """Find locations and uuid in metadata that is only partly readable."""
+        """Find the locations and the UUID of a table in metadata that is only partly readable."""
         try:
             raw = self._objects.read(address)
         except Exception:  # noqa: BLE001 - the table is already unreadable for a known reason
@@ -199,7 +200,10 @@ class IcebergLake:
         return read_locations(raw), uuid
 
     def _read_view(self, pointer: ViewPointer | UnlistedViews) -> _PinnedView:
-        """Return the metadata files of a view. They may be missing: no other file needs them."""
+        """Return the metadata files of a view.
+
+        They do not have to exist, because no file needs them.
+        """
         from gc_assets.lakes.iceberg.catalog import UnlistedViews
 
         if isinstance(pointer, UnlistedViews):
@@ -219,7 +223,7 @@ class IcebergLake:
         return _PinnedView(tuple(map(_pin_view_file, (address, *view.previous_metadata))), View(view.view_uuid, pointer.name, view.newest))
 
     def commits(self, source: CommitSource) -> Iterator[Commit]:
-        """Yield a commit for each listed snapshot, in the order of the metadata.
+        """Yield a commit for each snapshot of a table, in the order of the table's metadata.
 
         Raises:
             LakeUnreadable: If the table cannot be read or its metadata was replaced during the run.
@@ -257,7 +261,7 @@ class IcebergLake:
         return manifests.decode_many(containers)
 
     def retain(self, refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: datetime) -> Retention:
-        """Apply the tables' settings at `as_of`, with the overrides in the configuration."""
+        """Apply the tables' retention settings at `as_of`, with the overrides in the configuration."""
         found = retain(refs, commits, as_of, grace_cutoff, self._config.retention)
         if self._config.retention.unused_metadata == "keep":
             return found
@@ -294,9 +298,10 @@ class IcebergLake:
         yield from edit_branches(self._open_catalog(), self.read_registration, actions, creates=True)
 
     def expire(self, actions: Sequence[ExpiryAction], as_of: datetime, grace_cutoff: datetime) -> Iterator[ExpiryOutcome]:
-        """Execute the edits table by table, with at most one commit per registration.
+        """Execute history edits, with at most one commit per registration (name) of a table.
 
-        Before each commit, the edits are checked again with the current table and its policy.
+        Before each commit, the edits are checked again with the table's current metadata and
+        policy.
         """
         from gc_assets.lakes.iceberg.catalog import CatalogClient
         from gc_assets.lakes.iceberg.expire import CatalogExpiry
@@ -314,19 +319,25 @@ class IcebergLake:
         yield from CatalogExpiry(tables, self._objects, self.read_registration, read_current, policy).run(actions)
 
     def find_listed(self, tables: Mapping[str, str], *, is_strict: bool = True) -> Mapping[str, str]:
-        """Find tables (uuid to name) that the catalog may still contain, with the reasons."""
+        """Find tables that the catalog may still contain. Maps their UUIDs to the reasons.
+
+        `tables` maps table UUIDs to names.
+        """
         from gc_assets.lakes.iceberg.unlisted_tables import find_listed
 
         return find_listed(self._open_catalog(), tables, is_strict=is_strict)
 
     def find_recoverable(self, uuids: Collection[str]) -> Mapping[str, str]:
-        """Find dropped tables that the catalog can restore. Returns the reasons by uuid."""
+        """Find dropped tables that the catalog can restore. Maps their UUIDs to the reasons."""
         from gc_assets.lakes.iceberg.policy_reader import find_recoverable
 
         return find_recoverable(self._open_catalog(), uuids)
 
     def find_uneditable(self, tables: Mapping[str, str]) -> Mapping[str, str]:
-        """Find tables (uuid to name) that pyiceberg cannot load. Returns the reasons by uuid."""
+        """Find tables that pyiceberg cannot load. Maps their UUIDs to the reasons.
+
+        `tables` maps table UUIDs to names.
+        """
         from gc_assets.lakes.iceberg.preflight import find_unloadable
 
         return find_unloadable(self._open_catalog(), tables)
@@ -344,9 +355,10 @@ class IcebergLake:
     def publish_history(
         self, read: Callable[[list[str] | None], Iterator[pa.RecordBatch]], unnamed: Mapping[str, str], kept_since: datetime
     ) -> HistoryPublication:
-        """Write the history to the table `history.publish`, and refer to it in tables of the lake.
+        """Write the lake's snapshot history to the Iceberg table configured as `history.publish`.
 
-        A table only gets the property with this reference when one of its snapshots has expired.
+        Each table of the lake that has expired snapshots gets a property with the name of that
+        table.
         """
         from gc_assets.lakes.iceberg.catalog import CatalogClient
         from gc_assets.lakes.iceberg.published_history import HistoryTable, find_expired_tables, point_to
@@ -383,7 +395,10 @@ class IcebergLake:
         return Registration(name, table, len(raw), matched, writable, hashlib.sha256(raw).hexdigest())
 
     def _is_writable(self, format_version: int) -> bool:
-        """Return True if pyiceberg can commit. A REST server writes all format versions itself."""
+        """Return True if pyiceberg can commit to tables of a format version.
+
+        Over REST, it can always commit, because the server writes the metadata.
+        """
         catalog = {name: self._config.catalog[name].get_secret_value() for name in ("type", "uri") if name in self._config.catalog}
         if "type" not in catalog:
             is_rest = catalog.get("uri", "").startswith("http")  # pyiceberg infers it in the same way.
@@ -410,7 +425,7 @@ class IcebergLake:
 
 @dataclass(frozen=True, slots=True)
 class _PinnedView:
-    """Metadata files of a view, together with the view, or with a note if it is unreadable."""
+    """Metadata files of a view to keep, and the view itself, or a note if it is unreadable."""
 
     pinned: tuple[ContentRoot, ...] = ()
     view: View | None = None
@@ -430,9 +445,10 @@ def _is_resolvable(address: str, resolver: KeyResolver) -> bool:
 
 
 def _merge_pinned(pinned: Sequence[ContentRoot], of_views: Iterable[ContentRoot]) -> tuple[ContentRoot, ...]:
-    """Merge the files to keep of tables and views.
+    """Merge the metadata files to keep of tables and of views.
 
-    If a file belongs to both, the table's entry is kept, because it may require the file to exist.
+    If a file belongs to a table and a view, the table's entry is kept, because only that entry may
+    require the file to exist.
     """
     known = {root.address: root for root in pinned}
     for root in of_views:
@@ -471,7 +487,7 @@ def _claim_unread(unreadable: Sequence[UnreadableTable]) -> Iterator[Claim]:
 
 
 def _build_pinned(registrations: Sequence[Registration]) -> tuple[ContentRoot, ...]:
-    """Return the distinct files to keep. A file must exist if at least one table requires it."""
+    """Return the distinct metadata files to keep. A file must exist if any table requires it."""
     pinned: dict[str, ContentRoot] = {}
     for item in registrations:
         pinned[item.table.address] = ContentRoot(item.table.address, Kind.METADATA_JSON, is_container=False, size_bytes=item.size_bytes)

@@ -99,17 +99,18 @@ def decode(container: Container, raw: bytes) -> pa.RecordBatch:
 
 
 class ListSummary(NamedTuple):
-    """Partition specs of the manifests in a list, and whether any manifest contains delete files."""
+    """Partition specs of the manifests in a manifest list, and whether one contains delete files."""
 
     specs: frozenset[int]
     has_deletes: bool
 
 
 def summarize_list(address: str, raw: bytes) -> ListSummary:
-    """Read the partition specs and content types of the manifests in a list.
+    """Read the partition specs and content types of the manifests in a manifest list.
 
     Raises:
-        FormatError: If the list cannot be decoded, or a manifest does not have a spec.
+        FormatError: If the manifest list cannot be decoded, or a manifest in it does not have a
+            spec.
     """
     name = f"{Kind.MANIFEST_LIST} {address}"
     try:
@@ -124,14 +125,14 @@ def summarize_list(address: str, raw: bytes) -> ListSummary:
 
 
 def _require_promised_entries(container: Container, raw: bytes) -> None:
-    """Check that a file with an unexpected length is complete, based on its block headers.
+    """Verify that a container of unexpected length has all entries, based on its block headers.
 
     Some writers record the length of an earlier version in manifest lists (apache/iceberg #13719,
-    apache/iceberg-go #438). If the list also records the number of entries, the length is not
-    needed.
+    apache/iceberg-go #438). If the manifest list also records the manifest's number of entries, its
+    length does not matter.
 
     Raises:
-        FormatError: If the number of entries differs or is not recorded.
+        FormatError: If the number of entries differs from the recorded one, or none is recorded.
     """
     finding = f"{_label(container)}: the file has {len(raw):,} bytes, expected {container.size_bytes:,}"
     if container.expected_entries is None:
@@ -148,7 +149,7 @@ def _require_promised_entries(container: Container, raw: bytes) -> None:
 
 
 def decode_many(items: Sequence[tuple[Container, bytes]]) -> list[pa.RecordBatch | FormatError]:
-    """Decode each container. A result is either the rows or the error that `decode` raises.
+    """Decode each container. Each result is either its rows or the error that `decode` raises.
 
     Containers of the same kind are decoded together. If one of them is damaged, they are decoded
     again one by one, so that the error identifies it.
@@ -175,7 +176,7 @@ def _has_expected_length(container: Container, raw: bytes) -> bool:
 
 
 def _find_other_snapshot(container: Container, raw: bytes) -> str | None:
-    """Return the snapshot id in the header of a manifest list, if it is unexpected.
+    """Return the snapshot id in the header of a manifest list if it is not the expected one.
 
     The specification does not require writers to record the snapshot in the file's header, but all
     known writers do. This is the only check for manifest lists, because their length and number of
@@ -192,7 +193,7 @@ def _find_other_snapshot(container: Container, raw: bytes) -> str | None:
 
 
 def _decode_group(items: Sequence[tuple[Container, bytes]], kind: str) -> list[pa.RecordBatch]:
-    """Decode containers of the same kind together. The result is empty if one is damaged."""
+    """Decode containers of the same file kind together. If one is damaged, the result is empty."""
     columns, build_rows = _DECODERS[kind]
     found: dict[int, pa.RecordBatch] = {}
     try:
@@ -225,7 +226,9 @@ def _build_manifest_rows(name: str, table: pa.Table, parent_snapshot: pa.Scalar 
 
 
 def _build_file_rows(name: str, table: pa.Table, parent_snapshot: pa.Scalar | pa.Array) -> pa.RecordBatch:
-    """Build file rows. An entry without a snapshot inherits its manifest's `parent_snapshot`.
+    """Build rows for the file entries of manifests.
+
+    An entry without a snapshot id inherits `parent_snapshot`, the snapshot of its manifest.
 
     Entries with the `added` status must come from the snapshot that added the manifest. This is
     verified, because manifests of two snapshots can have the same length and number of entries.
@@ -253,7 +256,10 @@ def _require_addresses(name: str, table: pa.Table, kind: str) -> None:
 
 
 def _read_codes(name: str, table: pa.Table, column_name: str, codes: int, *, nullable: bool = True) -> pa.ChunkedArray:
-    """Return a column whose codes are below `codes`. If `nullable`, missing codes become 0."""
+    """Return an integer column after checking that its values are below `codes`.
+
+    If `nullable`, missing values become 0.
+    """
     column: pa.ChunkedArray = pc.fill_null(table[column_name], 0 if nullable else -1)
     unknown = pc.filter(column, pc.or_(pc.less(column, 0), pc.greater_equal(column, codes)))
     if len(unknown):

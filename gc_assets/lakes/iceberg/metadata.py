@@ -54,11 +54,11 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One entry of `snapshots`.
+    """A snapshot, as listed under `snapshots` in a metadata.json.
 
     Attributes:
         raw_summary: Summary fields and ids of the snapshot, with the types of the JSON document.
-        files: Statistics files in the order of the metadata.
+        files: Statistics files of the snapshot, in the order of the metadata.
     """
 
     snapshot_id: str
@@ -70,13 +70,13 @@ class Snapshot:
 
     @property
     def summary(self) -> Mapping[str, str]:
-        """The summary as text. It is converted on access, because most callers do not need it."""
+        """The snapshot's summary as text. It is converted on access, because few callers need it."""
         return {_as_text(key): _as_text(value) for key, value in self.raw_summary.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRef:
-    """Branch or tag. Its retention settings are decimal integers."""
+    """Branch or tag of a table. Its retention settings are decimal integers."""
 
     name: str
     ref_type: Literal["branch", "tag"]
@@ -88,8 +88,8 @@ class SnapshotRef:
 class Evolution:
     """Schema ids and partition spec ids of a table.
 
-    Everything is empty if the metadata does not list them, as in format version 1, or lists them in
-    an unknown form.
+    All fields are empty if the metadata does not list these ids, as in format version 1, or lists
+    them in an unknown format.
     """
 
     schemas: frozenset[int] = frozenset()
@@ -100,9 +100,9 @@ class Evolution:
 
 @dataclass(frozen=True, slots=True)
 class TableMetadata:
-    """Content of a metadata.json.
+    """Content of a table's metadata.json.
 
-    `unlisted_statistics` are statistics files of snapshots that are no longer listed.
+    `unlisted_statistics` are statistics files of snapshots that the metadata no longer lists.
     """
 
     address: str
@@ -128,7 +128,7 @@ class TableMetadata:
 
 @dataclass(frozen=True, slots=True)
 class ViewMetadata:
-    """Content of a view's metadata.
+    """Content of a view's metadata file.
 
     `newest` is the time of its newest version in milliseconds since 1970, or None if it cannot be
     read. `previous_metadata` is empty for views written by Iceberg Java.
@@ -235,7 +235,10 @@ def parse_identity(address: str, raw: bytes) -> TableIdentity:
 
 
 def _find_lineage(document: _JsonObject) -> Lineage:
-    """Read the lineage from table metadata. If it is damaged, the rest of the file stays usable."""
+    """Read the table's lineage (earlier metadata files and snapshots) from its metadata.
+
+    If these entries are damaged, the rest of the metadata stays usable.
+    """
     try:
         properties = _parse_properties(document)
         locations = (document.get("location", str), *(properties.get(key) for key in _LOCATIONS))
@@ -270,11 +273,12 @@ def _find_location_if_empty(document: _JsonObject) -> str | None:
 
 
 def is_fragment(raw: bytes) -> bool:
-    """Return True if no metadata reader can use the content.
+    """Return True if no reader of Iceberg metadata can use the content of a file.
 
     A fragment is empty or truncated, consists of a few characters that are not JSON, or is JSON
     without a single metadata field. Content that another reader may understand is not a fragment.
-    This includes unknown compression or encryption, and documents beyond our limits.
+    Such content includes files with unknown compression or encryption, and documents that exceed
+    the limits of this module.
     """
     try:
         content = gunzip_start(raw)[0] if _GZIP_MAGIC.startswith(raw[:2]) else raw
@@ -304,7 +308,7 @@ def _find_newest(document: _JsonObject, key: str) -> int:
 
 
 def _parse_evolution(document: _JsonObject) -> Evolution:
-    """Parse schema and partition spec ids. If they are damaged, the table stays readable."""
+    """Parse schema ids and partition spec ids. If they are damaged, the table stays readable."""
     try:
         return Evolution(
             frozenset(item.require("schema-id", int) for item in document.items("schemas")),
@@ -326,14 +330,14 @@ def is_gc_enabled(properties: Mapping[str, str]) -> bool:
 
 
 def _as_text(value: object) -> str:
-    """Convert a value to text that can be encoded. Use it only for display."""
+    """Convert a value to text that can be encoded as UTF-8, only for display."""
     if isinstance(value, str) and value.isascii():
         return value
     return (_describe(value) if isinstance(value, dict | list) else str(value)).encode("utf-8", "backslashreplace").decode()
 
 
 def _describe(value: object) -> str:
-    """Describe a value of the wrong type. For lists and objects, this is only the type."""
+    """Describe a JSON value of the wrong type. For lists and objects, name only the type."""
     return type(value).__name__ if isinstance(value, dict | list) else f"{value!r:.80}"
 
 

@@ -1,7 +1,7 @@
 """Remove approved schemas and partition specs from a table in a single atomic commit.
 
-This happens in a separate commit after snapshots have been removed. A catalog that cannot remove
-schemas can therefore still remove snapshots.
+Snapshots are removed in an earlier, separate commit, so that they can also be removed in a catalog
+that cannot remove schemas.
 """
 
 from __future__ import annotations
@@ -22,13 +22,16 @@ class MetadataPruning(TableCommit):
     """Commit that removes unused schemas and specs from one table.
 
     Attributes:
-        read_lists: Summarizes manifest lists.
+        read_lists: Reads manifest lists, given their addresses, and summarizes them.
     """
 
     read_lists: ReadLists
 
     def settle(self, registration: Registration) -> tuple[list[ExpiryOutcome], list[ExpiryAction]]:
-        """Find actions that are still possible. Actions of an earlier commit are `done`."""
+        """Return outcomes of actions that need no commit, and the actions that are still possible.
+
+        Actions that an earlier commit has executed get the outcome `done`.
+        """
         if not registration.collect and not self.is_committed:
             return self.report("changed", f"table {registration.name} is no longer collected: {registration.exclusion}"), []
         table = registration.table

@@ -1,4 +1,7 @@
-"""Find refs of a Nessie server that a lake on its Iceberg REST catalog does not read."""
+"""Find refs of a Nessie server that an Iceberg lake does not read.
+
+Such a lake uses the Iceberg REST catalog of the Nessie server, which shows a single ref.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ _REMEDY: Final = "configure the server as a lake of kind nessie instead"
 
 
 def describe_nessie(overrides: Mapping[str, Any]) -> str:
-    """Describe a REST catalog that shows one branch of a Nessie server. For others, return "".
+    """Describe a REST catalog that shows one branch of a Nessie server. Return "" for others.
 
     Args:
         overrides: The `overrides` in the catalog's response to `/v1/config`.
@@ -32,8 +35,8 @@ def describe_nessie(overrides: Mapping[str, Any]) -> str:
 def find_unread_refs(catalog: CatalogClient) -> str | None:
     """Return the reason to keep all tables of the catalog, or None.
 
-    A REST catalog of Nessie shows only one ref. Other branches and tags of the server may need
-    files that the metadata on this ref does not reference.
+    A REST catalog of Nessie shows only one ref. Commits on other branches and tags of the server
+    may need files that the tables' metadata on this ref does not reference.
     """
     try:
         return catalog.request("refs", _find)

@@ -46,7 +46,7 @@ _LAKEKEEPER_ORPHAN_AGE_MS: Final = 7 * _DAY_MS
 
 
 def parse_polaris(policies: Collection[Any], properties: Mapping[str, str]) -> CatalogPolicy:
-    """Build a table's policy from the Polaris policies that apply to it.
+    """Build a table's retention policy from the Polaris policies that apply to it.
 
     For each limit, the policy's value and the table property are compared, and the longer one wins.
 
@@ -82,7 +82,7 @@ def parse_polaris(policies: Collection[Any], properties: Mapping[str, str]) -> C
 
 
 def _find_polaris(policies: Collection[Any], kind: str) -> tuple[str, dict[str, Any]] | None:
-    """Find the policy of a type. Returns its label for messages and its content."""
+    """Find the Polaris policy of a type. Returns its label for messages, and its content."""
     if not all(isinstance(item, dict) for item in policies):
         raise FormatError("the response from Polaris contains a policy that is not a JSON object")
     found = [item for item in policies if item.get("policy-type") == kind]
@@ -117,9 +117,9 @@ def _read_polaris_limits(label: str, config: Mapping[str, Any]) -> dict[str, int
 
 
 def parse_lakekeeper(expiry: Mapping[str, Any], orphans: Mapping[str, Any], properties: Mapping[str, str]) -> CatalogPolicy:
-    """Build a table's policy from the task queues of its warehouse.
+    """Build a table's retention policy from the task queues of its Lakekeeper warehouse.
 
-    Table properties have priority if Lakekeeper documents this.
+    Table properties have priority over a queue's configuration if Lakekeeper documents this.
 
     Args:
         expiry: Configuration of the queue `expire_snapshots`. Empty if it was never set.
@@ -197,7 +197,7 @@ def _reject_unknown(label: str, content: Mapping[str, Any], known: Collection[st
 
 
 def _read_number(label: str, key: str, value: Any, unit: int) -> int:
-    """Convert a limit to its base unit and round it up. Counts have the unit 1."""
+    """Convert the value of a limit to its base unit and round it up. The unit of a count is 1."""
     try:
         number = Decimal(value if isinstance(value, int | str) and not isinstance(value, bool) else repr(value))
         if number.is_finite() and number >= 0:

@@ -30,13 +30,14 @@ _Read = Callable[[str, Mapping[str, str]], CatalogPolicy]
 
 
 class PolicyReader:
-    """Reads the policies of one catalog. Threads may share an instance.
+    """Reads the table policies of one catalog. Threads may share an instance.
 
     Args:
         catalog: Client of the catalog.
         has_default: True if lakes.yaml sets a limit for tables without a policy. If False, the
             whole history of these tables is kept.
-        rereads: True to read Lakekeeper's queues for every table, False to read them once.
+        rereads: True to read Lakekeeper's task queues again for every table, False to read them
+            once.
     """
 
     def __init__(self, catalog: CatalogClient, *, has_default: bool, rereads: bool = False) -> None:
@@ -48,7 +49,7 @@ class PolicyReader:
         self._failure: str | None = None
 
     def read(self, name: str, properties: Mapping[str, str]) -> CatalogPolicy:
-        """Return the policy of the table with this name. Never raises a catalog error."""
+        """Return the policy of the table with this name. Errors of the catalog are not raised."""
         try:
             with self._lock:
                 read = self._read = self._read or self._connect()
@@ -100,7 +101,7 @@ class PolicyReader:
 
 
 def find_recoverable(catalog: CatalogClient, uuids: Collection[str]) -> dict[str, str]:
-    """Find soft-deleted tables that Lakekeeper can restore. Returns the reasons by uuid.
+    """Find soft-deleted tables that Lakekeeper can restore. Maps their UUIDs to the reasons.
 
     Raises:
         TimeoutError: If Lakekeeper does not respond in time.
@@ -111,7 +112,7 @@ def find_recoverable(catalog: CatalogClient, uuids: Collection[str]) -> dict[str
 
 
 def _find_management_api(rest: RestCatalog) -> str | None:
-    """Return the warehouse's address in Lakekeeper's management API. On other servers, None."""
+    """Return the warehouse's address in Lakekeeper's management API, or None on other servers."""
     root, warehouse = str(rest.uri).rstrip("/"), find_warehouse(rest.properties)
     if warehouse is None or not urlsplit(root).path.endswith("/catalog"):
         return None
@@ -171,6 +172,6 @@ def _list_pages(read: Callable[[dict[str, str]], dict[str, Any]], key: str) -> I
 
 
 def find_warehouse(properties: Mapping[str, Any]) -> str | None:
-    """Return the id of a Lakekeeper warehouse, which is part of its path prefix."""
+    """Return the id of a Lakekeeper warehouse, which is part of the catalog's path prefix."""
     found = _UUID.search(str(properties.get("prefix", "")))
     return found[0] if found else None

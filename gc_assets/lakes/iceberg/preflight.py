@@ -1,4 +1,7 @@
-"""Check whether history edits would succeed, before they are planned and without any change."""
+"""Check whether history edits of tables would succeed, before they are planned.
+
+The checks do not change anything.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,10 @@ from gc_assets.lakes.iceberg.expire import CONCURRENT_TABLES
 
 
 def find_unloadable(catalog: CatalogClient, tables: Mapping[str, str]) -> dict[str, str]:
-    """Find tables (uuid to name) that pyiceberg cannot load and therefore cannot commit to.
+    """Find tables that pyiceberg cannot load and to which it therefore cannot commit.
 
-    Tables that have been renamed since are left out. Returns the reasons by uuid.
+    `tables` maps table UUIDs to names. Tables that no longer have the given name are left out. The
+    result maps table UUIDs to reasons.
     """
 
     def check(table_uuid: str, name: str) -> str | None:

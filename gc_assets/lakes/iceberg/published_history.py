@@ -77,7 +77,7 @@ ReadHistory = Callable[[list[str] | None], Iterator[pa.RecordBatch]]
 
 @dataclass(frozen=True, slots=True)
 class HistoryTable:
-    """The published table and the rows that one lake writes to it.
+    """The published history table, and the rows that one lake writes to it.
 
     Attributes:
         client: Catalog that contains the published table.
@@ -93,7 +93,9 @@ class HistoryTable:
     origin: str
 
     def publish(self, read: ReadHistory, kept_since: datetime) -> HistoryPublication:
-        """Commit the differences between the history and the table. Create the table if necessary.
+        """Commit the differences between the lake's history and the published table.
+
+        The table is created if it does not exist.
 
         Args:
             read: Reads the rows of `snapshot_history`.
@@ -168,7 +170,7 @@ class HistoryTable:
 
 
 def _read_rows(table: Table, of_lake: BooleanExpression, keys: pa.Table) -> pa.Table:
-    """Read one published row for each key."""
+    """Read one row of the published table for each key."""
     rows = table.scan(row_filter=of_lake).to_arrow()
     joined = _join_keys(rows)
     rows = rows.append_column("_row", pa.array(range(rows.num_rows), pa.int64())).append_column("_key", joined)
@@ -187,16 +189,16 @@ def _is_in(column: str, values: list[int]) -> BooleanExpression:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Differences between the published rows and the history.
+    """Differences between the published rows and the lake's history.
 
-    All tables only contain the compared columns.
+    All Arrow tables contain only the columns that are compared.
 
     Attributes:
         new: Rows of new and changed snapshots, which have to be written.
         stale: Published rows to replace or remove.
-        gone: Number of stale rows whose snapshot is no longer in the history.
-        has_duplicates: True if the table contains two rows for the same snapshot.
-        kept: Published records that are missing from the history, but are too recent to remove.
+        gone: Number of stale rows whose snapshot is no longer in the lake's history.
+        has_duplicates: True if the published table has two rows for the same snapshot.
+        kept: Published rows that are missing from the lake's history, but are too recent to remove.
     """
 
     new: pa.Table
@@ -211,7 +213,7 @@ class Changes:
 
 
 def compare(published: pa.Table, wanted: pa.Table, kept_since: datetime) -> Changes:
-    """Compare published rows with the history. Both have to contain the compared columns."""
+    """Compare published rows with the lake's history. Both must contain the compared columns."""
     found, history = _without_nulls(published), _without_nulls(wanted)
     unknown = found.join(history, list(_KEY), join_type="left anti")
     since = pa.scalar(kept_since, pa.timestamp("us", "UTC")).cast(pa.int64())
@@ -239,10 +241,10 @@ def _without_nulls(rows: pa.Table) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Rows to write: new and changed snapshots, and every row with a replaced snapshot id.
+    """Rows to write: those of new and changed snapshots, and all that share a replaced snapshot id.
 
-    Two tables can share snapshot ids if one was registered from a copy of the other. A filter by
-    snapshot id then removes rows of both tables.
+    Two tables can share snapshot ids if one was registered from a copy of the other. Because rows
+    are removed by snapshot id, rows of both tables are then removed and have to be written again.
     """
 
     keys: pa.Array
@@ -264,9 +266,10 @@ def _join_keys(rows: pa.Table | pa.RecordBatch) -> pa.Array:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """The history as rows of the published table, except for the published table's own snapshots.
+    """The lake's history as rows of the published table, except for that table's own snapshots.
 
-    Each publication adds such a snapshot, which would otherwise require another publication.
+    Each publication adds a snapshot to the published table, which would otherwise require another
+    publication.
     """
 
     read: ReadHistory
@@ -279,7 +282,9 @@ class _Source:
         return pa.concat_tables(map(pa.Table.from_batches, ([batch] for batch in batches))) if batches else _EMPTY
 
     def rows(self, selection: Selection | None = None, added: pa.Table | None = None) -> pa.RecordBatchReader:
-        """Return the selected rows, or all rows by default, followed by the added rows."""
+        """Return the selected rows of the history (by default all), followed by the rows in
+        `added`.
+        """
 
         def batches() -> Iterator[pa.RecordBatch]:
             for batch in map(self._select, self.read(None)):
@@ -313,7 +318,7 @@ def find_expired_tables(read: ReadHistory) -> set[str]:
 
 
 def point_to(client: CatalogClient, tables: Mapping[str, str], name: str) -> tuple[set[str], list[str]]:
-    """Set a property with the published table's name on other tables.
+    """Set a property with the published table's name on other tables of the catalog.
 
     Args:
         client: Catalog of these tables.

@@ -1,8 +1,8 @@
 """Read the metadata address of a table or view without parsing the metadata.
 
 pyiceberg parses the whole metadata when it loads a table, and fails if it finds an unknown type or
-default value. This module only reads the address, because `metadata.py` parses the file. It relies
-on private methods and attributes of pyiceberg.
+default value. This module only reads the address of the metadata file, because `metadata.py` parses
+the file. It relies on private methods and attributes of pyiceberg.
 """
 
 from __future__ import annotations
@@ -24,16 +24,19 @@ _LOCATION, _REST_LOCATION = "metadata_location", "metadata-location"
 
 @dataclass(frozen=True, slots=True)
 class RawPointer:
-    """Address of a table's metadata. The uuid is set if the catalog's response contains it."""
+    """Address of a table's metadata.
+
+    The table UUID is set if the catalog's response contains it.
+    """
 
     metadata_location: str
     table_uuid: str | None = None
 
 
 def read_raw_pointer(client: Catalog, identifier: Identifier) -> RawPointer | None:
-    """Read a table's pointer. Returns None if this kind of catalog is not supported.
+    """Read the address of a table's metadata. Returns None for unsupported kinds of catalogs.
 
-    Any catalog error is passed on.
+    Every error of the catalog is raised unchanged.
     """
     if isinstance(client, RestCatalog):
         answer = _get(client, Endpoints.load_table, identifier, IdentifierKind.TABLE)
@@ -45,7 +48,7 @@ def read_raw_pointer(client: Catalog, identifier: Identifier) -> RawPointer | No
 
 
 def read_view_location(client: Catalog, identifier: Identifier) -> str:
-    """Read the metadata address of a view. Any catalog error is passed on."""
+    """Read the address of a view's metadata. Every error of the catalog is raised unchanged."""
     if not isinstance(client, RestCatalog):
         raise NotImplementedError(f"pyiceberg cannot read views of a {type(client).__name__}")
     return _require_location(_get(client, Endpoints.load_view, identifier, IdentifierKind.VIEW), _REST_LOCATION)
@@ -66,7 +69,7 @@ def require_rest(client: Catalog) -> RestCatalog:
 def get_json(client: RestCatalog, url: str, query: Mapping[str, str]) -> dict[str, Any]:
     """Send a GET request with the client's credentials, and parse the JSON object in the response.
 
-    Any catalog error is passed on.
+    Every error of the catalog is raised unchanged.
     """
     response = client._session.get(url, params=query)  # pyright: ignore[reportPrivateUsage]
     response.raise_for_status()

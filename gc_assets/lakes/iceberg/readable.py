@@ -2,8 +2,8 @@
 
 Every manifest list is decoded. Every manifest in it must exist and have the recorded length. If its
 length differs, the manifest must contain the recorded number of entries. Manifests with the
-recorded length are not decoded. The runs before the plan and after the expiry do that, and only a
-plan of the second run deletes files.
+recorded length are not decoded here, because the run before the plan and the run after the expiry
+decode them. Only a plan of the second run deletes files.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LISTED = ("address", "size_bytes", "expected_entries")
 
 @dataclass(slots=True)
 class ReadabilityChecker:
-    """Checks that objects are readable. An object is checked once, because objects are immutable."""
+    """Checks that metadata objects are readable. Each is checked once, because it is immutable."""
 
     objects: Objects
     readers: Executor

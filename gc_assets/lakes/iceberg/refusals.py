@@ -1,7 +1,7 @@
 """Distinguish permanent refusals by a catalog or its store from errors that may be temporary.
 
-This matters for commits. After a refusal, nothing was written and a retry would fail. After any
-other error, the commit may have taken effect, or a retry may succeed.
+The difference matters for commits. After a refusal, nothing was written and a retry would fail.
+After any other error, the commit may have taken effect, or a retry may succeed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PERMANENT: Final = (ForbiddenError, UnauthorizedError, BadRequestError, NotImpl
 
 
 def is_refusal(error: Exception) -> bool:
-    """Return True if an error is a permanent refusal of the request."""
+    """Return True if an error means that the catalog or store refuses a request permanently."""
     # pyiceberg raises RESTError itself for 4xx responses that have no error class of their own.
     # Before 0.12, these include 429, Too Many Requests.
     is_rejected = type(error) is RESTError and _http_status(error.__cause__) != HTTPStatus.TOO_MANY_REQUESTS

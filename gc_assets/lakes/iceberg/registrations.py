@@ -1,6 +1,7 @@
 """Registrations of tables in a catalog, with their refs, commit sources and snapshot graph.
 
-Nothing here reads the catalog or a store.
+A registration is a table under one of its names. No function in this module reads the catalog or a
+store.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ class Registration:
     Attributes:
         name: `namespace.table`.
         table: Parsed metadata.
-        size_bytes: Size of the metadata file.
+        size_bytes: Size of the metadata file in bytes.
         matched: True if a pattern of `tables` matches the name.
         writable: False if pyiceberg cannot commit to the table. In this case the whole history is
             retained, because every plan to edit it would fail.
         digest: SHA-256 of the metadata file.
-        policy: The catalog's policy. It is set if `retention.source` is `catalog`, or if the
-            catalog has refs that the lake does not read.
+        policy: The catalog's retention policy for the table. It is set if `retention.source` is
+            `catalog`, or if the catalog has refs that the lake does not read.
     """
 
     name: str
@@ -77,7 +78,7 @@ def find_protection(item: Registration, branch: str, settings: Mapping[str, str]
     """Return the reason to keep a branch even if it is idle, or None.
 
     Args:
-        item: The table.
+        item: The registration of the table.
         branch: Name of the branch.
         settings: Retention settings of the branch itself.
     """
@@ -102,10 +103,10 @@ def build_source(item: Registration) -> CommitSource:
 
 
 def build_graph(items: Iterable[Registration]) -> pa.Table:
-    """Build `commit_graph` rows for the distinct snapshots of all registrations.
+    """Build one `commit_graph` row for each distinct snapshot of all registrations of a table.
 
-    If registrations list different parents, the row contains all of them. Only the columns that
-    retention reads are set.
+    If registrations list different parents of a snapshot, its row contains all of them. Only the
+    columns that retention reads are set.
     """
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     for item in items:

@@ -1,11 +1,11 @@
-"""Translate a removal into pyiceberg's updates and requirements for one atomic commit.
+"""Translate the removal of history into pyiceberg's updates and requirements for one commit.
 
-A REST server only supports the updates and requirements of the REST protocol. With these, a commit
-can require that each known ref is unchanged, but not that no other ref exists.
+A REST server only supports the updates and requirements of the REST protocol. They allow a commit
+to require that each known ref is unchanged, but not that no other ref exists.
 
 For all other catalogs, pyiceberg reloads the table inside `commit_table`, applies the updates in
-this process, and replaces the pointer only if it has not moved. We define our own requirement and
-update for these, because pyiceberg's `remove-snapshots`:
+this process, and replaces the catalog's metadata pointer only if it has not moved. We define our
+own requirement and update for these catalogs, because pyiceberg's `remove-snapshots`:
 
 - takes quadratic time,
 - removes the parent ids of retained snapshots,
@@ -54,7 +54,7 @@ from gc_assets.lakes.iceberg.revalidate import Removal
 class Pruning:
     """Schemas and partition specs to remove from a table.
 
-    `base` is the metadata in which they are unused.
+    `base` is the table metadata in which they are unused.
     """
 
     base: TableMetadata
@@ -64,7 +64,7 @@ class Pruning:
 
 @dataclass(frozen=True, slots=True)
 class BranchCreation:
-    """Branches to create in a table whose metadata is `base`."""
+    """Branches to create in a table whose current metadata is `base`."""
 
     base: TableMetadata
     branches: tuple[SnapshotRefMetadata, ...]
@@ -98,7 +98,10 @@ class AssertSameRefs(ValidatableTableRequirement):
 
 
 class AssertSameSnapshots(ValidatableTableRequirement):
-    """Require exactly these snapshots. A new one may use a schema or spec that is to be removed."""
+    """Require that the table has exactly these snapshots.
+
+    A new snapshot might use a schema or partition spec that is to be removed.
+    """
 
     type: Literal["assert-same-snapshots"] = "assert-same-snapshots"  # pyright: ignore[reportIncompatibleVariableOverride]  # as pyiceberg does
     snapshot_ids: frozenset[int]
@@ -120,10 +123,10 @@ class RemoveHistoryUpdate(IcebergBaseModel):
 
 @_apply_table_update.register(RemoveHistoryUpdate)
 def _remove_history(update: RemoveHistoryUpdate, base_metadata: LoadedMetadata, context: _TableMetadataUpdateContext) -> LoadedMetadata:
-    """Remove the snapshots and refs in linear time.
+    """Remove snapshots and refs from the metadata in linear time.
 
-    Retained snapshots are not modified. If the parent of one is removed, its ancestry ends there,
-    as it does after Iceberg's own expiry.
+    Retained snapshots are not modified. If the parent of a retained snapshot is removed, its
+    ancestry ends there, as it does after Iceberg's own expiry.
     """
     refs = {name: ref for name, ref in base_metadata.refs.items() if name not in update.ref_names}
     for name, ref in refs.items():
@@ -142,7 +145,7 @@ def _remove_history(update: RemoveHistoryUpdate, base_metadata: LoadedMetadata, 
 
 
 def build_local_commit(removal: Removal) -> tuple[tuple[TableUpdate, ...], tuple[TableRequirement, ...]]:
-    """Build the commit for catalogs whose updates pyiceberg applies in this process."""
+    """Build the commit of a removal for catalogs whose updates pyiceberg applies in this process."""
     refs: Refs = {}
     for ref in removal.base.refs:
         keep, age, ref_age = (int(ref.settings[name]) if name in ref.settings else None for name in REF_SETTINGS)
@@ -153,7 +156,7 @@ def build_local_commit(removal: Removal) -> tuple[tuple[TableUpdate, ...], tuple
 
 
 def build_rest_commit(removal: Removal) -> tuple[tuple[TableUpdate, ...], tuple[TableRequirement, ...]]:
-    """Build the commit for REST catalogs. It requires that every known ref is unchanged."""
+    """Build the commit of a removal for REST catalogs. It requires that known refs are unchanged."""
     removed = [snapshot for snapshot in removal.base.snapshots if snapshot.snapshot_id in removal.snapshot_ids]
     owners = {kind: [int(item.snapshot_id) for item in removed if any(file.kind == kind for file in item.files)] for kind in _STATISTICS}
     updates: list[TableUpdate] = [RemoveSnapshotRefUpdate.model_validate({"ref-name": name}) for name in sorted(removal.ref_names)]
@@ -168,7 +171,7 @@ def build_rest_commit(removal: Removal) -> tuple[tuple[TableUpdate, ...], tuple[
 def build_pruning_commit(pruning: Pruning, *, is_rest: bool) -> tuple[tuple[TableUpdate, ...], tuple[TableRequirement, ...]]:
     """Build the commit that removes schemas and partition specs.
 
-    Over REST, it cannot require that no snapshot was added outside of the refs.
+    Over REST, the commit cannot require that no snapshot was added that no ref reaches.
     """
     base = pruning.base
     updates: list[TableUpdate] = []
@@ -188,7 +191,10 @@ def build_pruning_commit(pruning: Pruning, *, is_rest: bool) -> tuple[tuple[Tabl
 
 
 def build_creation_commit(creation: BranchCreation) -> tuple[tuple[TableUpdate, ...], tuple[TableRequirement, ...]]:
-    """Build the commit that creates branches. It requires that their names are unused."""
+    """Build the commit that creates branches.
+
+    It requires that the names of the branches are unused.
+    """
     updates: list[TableUpdate] = []
     requirements: list[TableRequirement] = [AssertTableUUID(uuid=uuid.UUID(creation.base.table_uuid))]
     for branch in creation.branches:
@@ -215,10 +221,10 @@ def _retention_properties(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def _trim_snapshot_log(log: list[SnapshotLogEntry], listed: set[int]) -> list[SnapshotLogEntry]:
-    """Drop all log entries up to the last one of a removed snapshot.
+    """Drop all entries of the snapshot log up to the last one of a removed snapshot.
 
-    Source: format/spec.md, `snapshot-log`: if a snapshot expires, the entries before it are removed
-    as well.
+    Source: format/spec.md, `snapshot-log`. It requires that, if a snapshot expires, all entries
+    before it are removed as well.
     """
     broken = max((index for index, entry in enumerate(log) if entry.snapshot_id not in listed), default=-1)
     return log[broken + 1 :]

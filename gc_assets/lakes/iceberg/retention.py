@@ -1,9 +1,9 @@
-"""Iceberg's six-step snapshot retention, with a reason for each snapshot and ref.
+"""Iceberg's snapshot retention in six steps, with a reason for each snapshot and ref.
 
 All functions are pure: they do not use a catalog or a clock. Source:
-`RemoveSnapshots.internalApply` of Apache Iceberg 1.11, with "now" = `as_of`. It has a rule for
-unreferenced snapshots that the written specification omits. The running time is nearly linear in
-the number of snapshots and refs of each table.
+`RemoveSnapshots.internalApply` of Apache Iceberg 1.11, with "now" = `as_of`. That method has a rule
+for unreferenced snapshots that the written specification omits. The running time is nearly linear
+in the number of snapshots and refs of each table.
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ _YEAR_9999 = to_micros(datetime(9999, 1, 1, tzinfo=UTC))
 
 @dataclass(frozen=True, slots=True)
 class _KeepRule:
-    """Rule that keeps a snapshot until some time.
+    """Rule that keeps a snapshot until a certain time.
 
-    `keep_until` is in microseconds. It is infinite if the rule does not depend on age.
+    `keep_until` is in microseconds since 1970 UTC. It is infinite if the rule does not depend on
+    age.
     """
 
     keep_until: float
@@ -55,9 +56,9 @@ class _KeepRule:
 
 @dataclass(frozen=True, slots=True)
 class _WalkState:
-    """Limits that remained when a traversal of a branch reached a snapshot.
+    """Retention limits that remained when the traversal of a branch's history reached a snapshot.
 
-    A later traversal stops at the snapshot if its own limits are not larger.
+    The traversal of another branch stops at the snapshot if its remaining limits are not larger.
     """
 
     cutoff: float
@@ -73,10 +74,10 @@ class _LapsedRef:
 
 @dataclass(frozen=True, slots=True)
 class _TableHistory:
-    """Snapshots of a table, and all of its registrations with their refs.
+    """Snapshots of a table, and all of its registrations (names in the catalog) with their refs.
 
     Attributes:
-        disputed: Positions of snapshots whose parent only some registrations list.
+        disputed: Indices of snapshots whose parent only some registrations list.
         ambiguous: Ids of snapshots for which the registrations list different parents.
     """
 
@@ -89,7 +90,10 @@ class _TableHistory:
     registrations: Sequence[tuple[CommitSource, Sequence[Ref]]]
 
     def qualify(self, source: CommitSource, ref: Ref) -> str:
-        """Return the ref's name. If the table has several names, prefix it with the table name."""
+        """Return the ref's name.
+
+        If the table has several registrations, prefix it with the table name.
+        """
         return ref.ref_name if len(self.registrations) == 1 else f"{source.table_name}:{ref.ref_name}"
 
     def head_index(self, source: CommitSource, ref: Ref) -> int | None:
@@ -123,7 +127,7 @@ class _Verdicts:
 
 
 def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: datetime, policy: IcebergRetention) -> Retention:
-    """Apply the retention settings of all tables.
+    """Decide which snapshots and refs to keep, by the retention settings of all tables.
 
     If a table is registered twice, a snapshot is kept if one of the registrations keeps it. If only
     one of them lists the parent of a snapshot, the history continues with that parent. If they list
@@ -132,13 +136,13 @@ def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: d
     Args:
         refs: Refs read at the start of the run. Their sources contain the table settings.
         commits: Snapshots, with the columns of `commit_graph`.
-        as_of: Reference time for ages.
+        as_of: Time at which the ages of snapshots are computed.
         grace_cutoff: Snapshots younger than this time are kept, even if no rule requires it.
         policy: Overrides in the configuration.
 
     Returns:
-        One row per commit with the deciding rule, in the order of `commits`, and the actions that
-        remove expired snapshots and lapsed refs.
+        One row per snapshot with the deciding rule, in the order of `commits`, and the actions that
+        remove expired snapshots and refs that exceed their maximum age.
 
     Raises:
         LakeUnreadable: If the head of a ref is missing from `commits`, or the table of a commit is
@@ -185,7 +189,7 @@ def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: d
 
 @contextmanager
 def _name_errors(table_name: str) -> Generator[None]:
-    """Add the table's name to unexpected errors."""
+    """Add the table's name to unexpected errors in the `with` block."""
     try:
         yield
     except GcError:
@@ -220,7 +224,7 @@ def _group_tables(refs: FrozenRefs, commits: pa.Table, uuids: Sequence[str], ids
 
 
 def _apply_rules(table: _TableHistory, as_of: datetime, policy: IcebergRetention) -> _Verdicts:
-    """Apply Iceberg's algorithm to each registration of a table."""
+    """Apply Iceberg's retention algorithm to each registration of a table."""
     verdicts = _Verdicts({}, {}, {}, set())
     for source, refs in table.registrations:
         limits = TableLimits.of(source.properties, policy, as_of)
@@ -264,7 +268,7 @@ def _apply_rules(table: _TableHistory, as_of: datetime, policy: IcebergRetention
 def _keep_branch(
     table: _TableHistory, verdicts: _Verdicts, walked: dict[int, _WalkState], name: str, head: int, limits: RefLimits, keep_until: float
 ) -> None:
-    """Keep the head's ancestors until one is neither recent enough nor among the newest."""
+    """Keep a branch's head and its ancestors that are recent enough or among the newest."""
     index, remaining = head, limits.keep_last
     while index != NO_PARENT:
         stamp = table.stamps[index]
@@ -289,16 +293,18 @@ def _keep_branch(
 
 
 def _describe_start(age: AgeLimit, stamp: int) -> str:
-    """Explain why a snapshot that is newer than the run's reference time is within an age limit."""
+    """Explain why an age limit keeps a snapshot that is newer than the time of the evaluation."""
     as_of = age.cutoff + age.duration  # Infinite, or not a number, if the limit is not a duration.
     return f", counted from {format_time(datetime.fromtimestamp(as_of / 1e6, UTC))}" if stamp > as_of else ""
 
 
 def _mark_ancestry(table: _TableHistory, head: int, marked: set[int]) -> None:
-    """Add the head and its ancestors to `marked`. Stop at the first one that is already in it.
+    """Add a head snapshot and its ancestors to `marked`.
+
+    Stop at the first one that is in it already.
 
     A disputed parent is not added, because according to another registration, no branch reaches it.
-    The rule for unreferenced snapshots can then apply to it.
+    The rule for unreferenced snapshots can then apply to that parent.
     """
     index = head
     while index != NO_PARENT and index not in marked:
@@ -307,7 +313,7 @@ def _mark_ancestry(table: _TableHistory, head: int, marked: set[int]) -> None:
 
 
 def _keep_protected(table: _TableHistory, verdicts: _Verdicts, grace_cutoff: int, policy: IcebergRetention) -> list[str]:
-    """Keep further snapshots that Iceberg's rules would expire, and return notes about them.
+    """Keep further snapshots that Iceberg's rules would expire. Returns notes for the report.
 
     The whole history is kept if a table is not collected or not writable, or has invalid retention
     settings or contradictory parents. Snapshots are also kept if their parents form a cycle, or if
@@ -373,7 +379,7 @@ def describe_retention(properties: Mapping[str, str], policy: IcebergRetention, 
 
 
 def _keep_all(table: _TableHistory, verdicts: _Verdicts, reason: str) -> None:
-    """Keep all snapshots and refs. A snapshot that is already kept retains its first reason."""
+    """Keep all snapshots and refs of a table. If a snapshot is already kept, its reason stays."""
     for index in range(len(table.rows)):
         verdicts.keeps.setdefault(index, _KeepRule(NEVER, f"kept: {reason}"))
     verdicts.lapsed.clear()

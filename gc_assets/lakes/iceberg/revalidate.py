@@ -1,5 +1,6 @@
-"""Revalidate a table's approved edits against its current registrations and policy.
+"""Revalidate a table's approved history edits before they are executed.
 
+They are compared with the table's current registrations (its names in the catalog) and policy.
 Edits that the current policy no longer requires are dropped.
 """
 
@@ -16,10 +17,10 @@ from gc_assets.lakes.protocol import DELETE_REF, REMOVE_SNAPSHOT, ExpiryAction, 
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """Snapshots and refs to remove from one registration.
+    """Snapshots and refs to remove from one registration of a table.
 
-    `base` is the metadata on which the removal is based. `actions` are the approved edits that it
-    executes.
+    `base` is the table metadata on which the removal is based. `actions` are the approved edits
+    that it executes.
     """
 
     name: str
@@ -34,15 +35,16 @@ class Removal:
 
     @property
     def refs(self) -> tuple[SnapshotRef, ...]:
-        """Refs that remain after the removal."""
+        """Branches and tags that remain after the removal."""
         return tuple(ref for ref in self.base.refs if ref.name not in self.ref_names)
 
 
 @dataclass(frozen=True, slots=True)
 class PendingRemovals:
-    """Removals to commit, at most one for each registration.
+    """Removals to commit, at most one for each registration of a table.
 
-    `settled` contains the outcomes of actions that do not need a commit: `absent` or `changed`.
+    `settled` contains the outcomes of actions that do not need a commit, either `absent` or
+    `changed`.
     """
 
     removals: tuple[Removal, ...]
@@ -50,12 +52,12 @@ class PendingRemovals:
 
 
 def revalidate(actions: Sequence[ExpiryAction], registrations: Sequence[Registration], retention: Retention) -> PendingRemovals:
-    """Determine which actions are still valid.
+    """Determine which approved history edits are still valid.
 
     Args:
         actions: Approved edits of one table.
         registrations: Current registrations of the table.
-        retention: Result of the current policy, computed from all `registrations` together.
+        retention: Decisions of the current policy, computed from all `registrations` together.
     """
     requested = {(row["action"], row["snapshot_id"], row["ref_name"]) for row in retention.expiry.to_pylist()}
     refs = {item.name: {ref.name: ref for ref in item.table.refs} for item in registrations}
@@ -89,9 +91,10 @@ def revalidate(actions: Sequence[ExpiryAction], registrations: Sequence[Registra
 def _revalidate_ref_deletion(
     action: ExpiryAction, refs: Mapping[str, dict[str, SnapshotRef]], requested: set[tuple[str, str, str | None]]
 ) -> ExpiryOutcome | Sequence[str]:
-    """Return the names of the registrations to edit, or an outcome if no edit is needed.
+    """Return the names of the registrations in which to delete a ref, or the final outcome.
 
-    `refs` maps the name of each registration to its refs.
+    `refs` maps the name of each registration to its refs. `requested` contains the edits that the
+    current policy requires.
     """
     found = {name: own[action.ref_name] for name, own in refs.items() if action.ref_name in own}
     same = [name for name, ref in found.items() if (ref.ref_type, ref.snapshot_id) == (action.ref_type, action.snapshot_id)]
@@ -108,7 +111,7 @@ def _revalidate_ref_deletion(
 def _find_kept_heads(
     refs: Mapping[str, dict[str, SnapshotRef]], confirmed: Mapping[str, dict[ExpiryAction, None]]
 ) -> dict[str, SnapshotRef]:
-    """Map each snapshot that is a head to one of the refs that remain."""
+    """Map each snapshot that is the head of a remaining branch or tag to one such ref."""
     deleted_refs = {(name, action.ref_name) for name, own in confirmed.items() for action in own}
     return {ref.snapshot_id: ref for name, own in refs.items() for ref in own.values() if (name, ref.name) not in deleted_refs}
 
@@ -120,7 +123,7 @@ def _revalidate_snapshot_removal(action: ExpiryAction, holders: Sequence[str], h
 
 
 def find_damage(removal: Removal, after: TableMetadata) -> str | None:
-    """Describe the first snapshot or ref that the commit wrongly removed, or return None."""
+    """Describe the first snapshot or ref that the commit of a removal wrongly removed, if any."""
     listed = {snapshot.snapshot_id for snapshot in after.snapshots}
     refs = {ref.name: ref for ref in after.refs}
     if after.table_uuid != removal.base.table_uuid:
@@ -136,7 +139,7 @@ def find_damage(removal: Removal, after: TableMetadata) -> str | None:
 
 
 def find_leftovers(removal: Removal, after: TableMetadata) -> str | None:
-    """Describe the first snapshot or ref that the commit failed to remove, or return None."""
+    """Describe the first snapshot or ref that the commit of a removal failed to remove, if any."""
     if left := sorted(removal.snapshot_ids & {snapshot.snapshot_id for snapshot in after.snapshots}):
         return f"{after.address} still lists {len(left):,} of the removed snapshots, for example {left[0]}"
     if left := sorted(removal.ref_names & {ref.name for ref in after.refs}):

@@ -1,7 +1,7 @@
 """Compute the retention limits of a table's refs at a given time.
 
-A configured ref rule takes precedence over ref settings. These take precedence over table settings,
-some of which the configuration may override.
+A rule for refs in the configuration takes precedence over settings of the ref itself. These take
+precedence over settings of the table, some of which the configuration may override.
 
 All functions are pure. Times are integers in microseconds since 1970 UTC.
 """
@@ -43,10 +43,10 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 
 
 def parse_setting(value: str) -> int | None:
-    """Parse a `history.expire.*` property or ref setting. Returns None if it is invalid.
+    """Parse a `history.expire.*` property or a retention setting of a ref. None if it is invalid.
 
-    Iceberg refuses to expire snapshots if a value is not a 64-bit integer. It would expire the
-    whole history if a value is negative, although users often mean "no limit".
+    Iceberg refuses to expire snapshots if a value is not a 64-bit integer. If a value is negative,
+    which users often intend as "no limit", Iceberg would expire the whole history.
     """
     number = int(value) if _INTEGER.fullmatch(value) else -1
     return number if 0 <= number <= FOREVER_MS else None
@@ -71,7 +71,7 @@ def find_keeping_policy(properties: Mapping[str, str], overrides: IcebergRetenti
 
 
 def describe_limits(properties: Mapping[str, str], overrides: IcebergRetention, source: str) -> str:
-    """Describe the limits of a table and their origin.
+    """Describe the retention limits of a table and their origin.
 
     Args:
         properties: `CommitSource.properties` of the table.
@@ -100,7 +100,7 @@ def _policy_of(properties: Mapping[str, str], overrides: IcebergRetention) -> Ca
 
 
 def _find_origin(properties: Mapping[str, str], policy: CatalogPolicy, override: object, key: str) -> str | None:
-    """Return the origin of a limit, or None if the limit is an override."""
+    """Return the origin of a retention limit, or None if it is an override in the configuration."""
     if key in policy.limits and (override is None or key != TABLE_SETTINGS[0]):
         return policy.origin_of(key) or "table properties"
     if override is not None:
@@ -117,9 +117,10 @@ class AgeLimit:
     """Age limit that keeps everything whose timestamp is at or after `cutoff`.
 
     Attributes:
-        cutoff: `ALWAYS` to keep everything, `NEVER` to keep nothing based on age.
-        duration: How long an item is kept after its timestamp. Infinite if the cut-off is a fixed
-            date.
+        cutoff: Time in microseconds since 1970 UTC. `ALWAYS` keeps everything, `NEVER` keeps
+            nothing based on age.
+        duration: How long an item is kept after its timestamp, in microseconds. Infinite if the
+            cut-off is a fixed date.
         label: Name of the rule in reasons.
     """
 
@@ -135,8 +136,8 @@ class AgeLimit:
 class RefLimits:
     """Retention limits of one ref.
 
-    `ref_age` is compared with the head, and decides whether the ref itself is kept. A branch that
-    is kept also keeps its newest `keep_last` snapshots and those that `age` keeps.
+    `ref_age` is compared with the ref's head snapshot, and decides whether the ref itself is kept.
+    A branch that is kept also keeps its newest `keep_last` snapshots and those that `age` keeps.
     """
 
     ref_age: AgeLimit
@@ -146,7 +147,7 @@ class RefLimits:
 
 @dataclass(frozen=True, slots=True)
 class TableLimits:
-    """Retention of a table at a given time.
+    """Retention limits of a table at a given time.
 
     `unreferenced` applies to snapshots that no kept ref reaches. As in Iceberg, it is the same as
     the table's age limit, unless the configuration sets `retention.dangling`.
@@ -194,10 +195,10 @@ class TableLimits:
         )
 
     def for_ref(self, ref: Ref) -> RefLimits:
-        """Compute the limits of a ref.
+        """Compute the retention limits of a ref.
 
-        If a configured pattern matches the complete name, its rule replaces the ref's settings.
-        `main` is always kept, and so are tags if `tags` is `keep`.
+        If a configured pattern matches the ref's complete name, its rule replaces the ref's
+        settings. `main` is always kept, and so are tags if `tags` is `keep`.
         """
         for index, rule in enumerate(self.overrides.refs):
             if re.fullmatch(rule.match, ref.ref_name):
@@ -228,8 +229,8 @@ def _milliseconds(age: timedelta) -> int:
 def _limits_by_cutoff(cutoff: Cutoff, rule: str, ref: Ref, as_of: datetime) -> RefLimits:
     """Compute the limits of a ref to which a configured rule applies.
 
-    The rule's age limits the lifetime of a tag, unless the rule has a count. Branches are always
-    kept.
+    The age in the rule limits the lifetime of a tag, unless the rule also has a snapshot count.
+    Branches are always kept.
     """
     age = _limit_by_cutoff(cutoff, rule, as_of)
     by_age = ref.ref_type == "tag" and cutoff.keep_last is None

@@ -1,4 +1,4 @@
-"""SQL catalog in an SQLite file that is never left locked by readers in this process."""
+"""SQL catalog in an SQLite file, which readers in this process never leave locked."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WAIT_SECONDS: Final = 30.0
 
 
 class _Connection(sqlite3.Connection):
-    """Connection that ends its statements when it is closed.
+    """SQLite connection that ends its statements when it is closed.
 
     In Python 3.11 and later, a statement only ends when its cursor is destroyed. If its results
     were not read to the end, it locks the file until then, even if the connection is closed.
@@ -62,7 +62,7 @@ class SqliteCatalog(SqlCatalog):
 
 
 def open_sqlite_catalog(name: str, properties: Mapping[str, str]) -> SqliteCatalog | None:
-    """Open a catalog as `load_catalog` does, or return None if it is not in an SQLite file."""
+    """Open a catalog as pyiceberg's `load_catalog` does. None if it is not in an SQLite file."""
     merged = cast(dict[str, str], merge_config(Config().get_catalog_config(name) or {}, dict(properties)))
     uri = merged.get(URI)
     if not isinstance(uri, str) or not uri.startswith("sqlite"):

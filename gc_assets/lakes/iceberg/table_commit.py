@@ -1,4 +1,4 @@
-"""Edit a table in one atomic commit: compare, commit, retry, and check the effect."""
+"""Edit a table in one atomic commit: compare it with the plan, commit, retry, and verify."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ class TableCommit(ABC):
         catalog: Client of the catalog.
         read_registration: Reads the table with the given name and metadata address.
         uuid: Uuid of the table.
-        locations: Names of the table in the catalog.
+        locations: Identifiers of the table in the catalog.
         actions: Actions to execute.
         is_committed: True once a commit was sent.
-        damage: Description of changes that the commit made without approval, or None.
+        damage: Description of changes that the commit made although no action requires them, or
+            None.
     """
 
     catalog: CatalogClient
@@ -46,10 +47,10 @@ class TableCommit(ABC):
 
     @abstractmethod
     def settle(self, registration: Registration) -> tuple[list[ExpiryOutcome], list[ExpiryAction]]:
-        """Determine which actions need a commit.
+        """Determine which actions need a commit to the table.
 
         Returns:
-            The outcomes of actions that do not need one, and the remaining actions.
+            The outcomes of actions that do not need a commit, and the actions that do.
         """
 
     @abstractmethod
@@ -57,12 +58,12 @@ class TableCommit(ABC):
         """Build the commit that executes the pending actions."""
 
     def find_damage(self, change: TableChange, name: str, address: str) -> str | None:
-        """Describe a change that a commit made without approval, or return None.
+        """Describe a change that a commit made although no action requires it, or return None.
 
         Args:
             change: The commit.
             name: Name of the table.
-            address: Address of the table's new metadata.
+            address: Address of the table's metadata after the commit.
         """
         del change, name, address
         return None

@@ -1,8 +1,8 @@
-"""Execute a table's approved edits: revalidate, commit, retry and verify.
+"""Execute the approved history edits of a table: revalidate, commit, retry and verify.
 
 Edits are applied to the current metadata, retried if another program changed the table, and
-verified in the new metadata. Every commit is atomic. If the call is killed, the table stays valid,
-and the next call continues.
+verified in the new metadata. Every commit is atomic. If the process is killed, the table stays
+valid, and the next apply continues.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ Policy = Callable[[Sequence[Registration]], Retention]
 
 
 def report_error(error: Exception, actions: Sequence[ExpiryAction], *, is_committed: bool) -> list[ExpiryOutcome]:
-    """Return an outcome for each action that an error has interrupted.
+    """Return one outcome for each history edit that an error has interrupted.
 
     Args:
-        error: The error.
-        actions: Actions on one table.
+        error: Error of the catalog or store.
+        actions: Approved edits of one table, in the order of the result.
         is_committed: True if a commit was sent before the error occurred.
     """
     reason = str(error) if isinstance(error, GcError) else f"{type(error).__name__}: {error}"
@@ -45,21 +45,22 @@ def report_error(error: Exception, actions: Sequence[ExpiryAction], *, is_commit
 
 @dataclass(slots=True)
 class TableExpiry:
-    """History edits of one table, in all of its registrations.
+    """History edits of one table, in all of its registrations (names in the catalog).
 
     Attributes:
         catalog: Client of the catalog.
         read_registration: Reads the table with the given name and metadata address.
         policy: Computes the retention of all registrations together.
         uuid: Uuid of the table.
-        locations: Metadata address for each name of the table, as first listed.
-        unreadable: Why other tables of the catalog are unreadable, by name.
+        locations: Metadata address for each identifier of the table, as listed before the first
+            edit.
+        unreadable: The reasons why tables of the catalog are unreadable, keyed by table name.
         actions: Approved edits.
         checker: Checks that the metadata of retained snapshots is readable.
-        commits: Removals that the catalog accepted or may have accepted, by name.
-        failures: Errors that are not retried, by name.
+        commits: Removals that the catalog accepted or may have accepted, keyed by the table's name.
+        failures: Errors that are not retried, keyed by the table's name.
         denied: Names among `failures` for which a later apply would fail as well.
-        rejections: Latest rejection by the catalog, by name.
+        rejections: Latest rejection of a commit by the catalog, keyed by the table's name.
         damaged: Message for each edit whose commit removed more than was approved.
     """
 
@@ -114,7 +115,7 @@ class TableExpiry:
             self._check(removal)
 
     def _load(self) -> dict[str, tuple[CatalogTable, Registration]]:
-        """Load the registrations that still have the table's uuid, by name."""
+        """Load the registrations that still have the table's UUID, keyed by name."""
         tables = [self.catalog.load(identifier) for identifier in self.locations]
         same = [table for table in tables if table is not None and table.table_uuid in {self.uuid, None}]
         found = {table.name: (table, self.read_registration(table.name, table.metadata_location)) for table in same}
@@ -202,7 +203,7 @@ class TableExpiry:
     def _report_missing(self) -> list[ExpiryOutcome]:
         """Return the outcomes if the catalog does not list the table any more.
 
-        It was dropped or re-created, unless it is among the unreadable tables.
+        The table was dropped or created again, unless it is one of the unreadable tables.
         """
         outcomes: list[ExpiryOutcome] = []
         for action in self.actions:

@@ -1,4 +1,4 @@
-"""Schema of the table that only Iceberg lakes have."""
+"""Schema of `snapshot_history`, the table that only Iceberg lakes have."""
 
 from __future__ import annotations
 

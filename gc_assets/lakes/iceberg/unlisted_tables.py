@@ -1,4 +1,4 @@
-"""Ask a catalog about tables that are missing from its list.
+"""Request tables by name that are missing from a catalog's list of tables.
 
 The list may omit tables that the user is not allowed to read.
 """
@@ -21,12 +21,13 @@ _MAX_PARTS: Final = 6
 
 
 def find_listed(catalog: CatalogClient, tables: Mapping[str, str], *, is_strict: bool = True) -> dict[str, str]:
-    """Find tables (uuid to name) that the catalog may still contain. Returns the reasons by uuid.
+    """Find tables that the catalog may still contain. Maps their UUIDs to the reasons.
 
-    If the uuid of a table is unknown, `tables` contains its name instead of the uuid. A listed
-    table with that name counts as another table. If `is_strict` is False, namespace properties do
-    not have to be readable, and an object of another format may have the name. Once a request times
-    out, no more requests are sent, and the time-out becomes the reason for all remaining tables.
+    `tables` maps table UUIDs to names. If the UUID of a table is unknown, its name takes the place
+    of the UUID. A listed table with that name counts as another table. If `is_strict` is False,
+    namespace properties do not have to be readable, and an object of another format may have the
+    name. Once a request times out, no more requests are sent, and the time-out becomes the reason
+    for all remaining tables.
     """
     from gc_assets.lakes.iceberg.catalog import CatalogTimedOut  # This import takes half a second.
 
@@ -81,7 +82,7 @@ def _find_reason(catalog: CatalogClient, uuid: str, name: str, *, is_strict: boo
 
 
 def _find_namesakes(catalog: CatalogClient, name: str) -> set[str | None]:
-    """Return the uuids of listed tables with this name, if the name can be ambiguous."""
+    """Return the UUIDs of listed tables with this name, if the name can be ambiguous."""
     if name.count(".") < 2:
         return set()
     loaded = (catalog.load(identifier) for identifier in catalog.find_identifiers(name))
@@ -91,9 +92,8 @@ def _find_namesakes(catalog: CatalogClient, name: str) -> set[str | None]:
 def list_identifiers(name: str) -> Iterator[Identifier]:
     """Yield the identifiers that a table with this name may have, the most likely one first.
 
-    A name joins the levels of the namespace and the table name with dots, but these may contain
-    dots themselves. A table without a namespace has no identifiers, because pyiceberg cannot load
-    it.
+    A dotted name consists of the levels of the namespace and the table name, which may contain dots
+    themselves. A table without a namespace has no identifiers, because pyiceberg cannot load it.
     """
     parts = name.split(".")
     if len(parts) > _MAX_PARTS:

@@ -1,7 +1,7 @@
 """Find the locations that a table without readable metadata may have.
 
-Files under these locations are protected. All functions accept any input, because the metadata may
-be damaged or have an unknown format version.
+Files under these locations are never deleted. All functions accept any input, because the metadata
+may be damaged or have an unknown format version.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def read_locations(raw: bytes) -> tuple[str, ...]:
 
 
 def default_locations(warehouse: str | None, name: str) -> tuple[str, ...]:
-    """Return the locations that Iceberg and Hive would choose for a new table."""
+    """Return the locations that Iceberg and Hive would choose for a new table with this name."""
     *namespace, table = name.split(".")
     if warehouse is None or not namespace:
         return ()

@@ -43,7 +43,7 @@ ReadLists = Callable[[Sequence[str]], Iterable[ListSummary]]
 def write_evolution(evolution: Evolution) -> dict[str, str]:
     """Serialize the schemas and specs of a table to a property in `CommitSource.properties`.
 
-    The result is empty if the table has at most one schema and one spec, because nothing is unused.
+    The result is empty if the table has at most one schema and one spec, because none is unused.
     """
     if len(evolution.schemas) < 2 and len(evolution.specs) < 2:
         return {}
@@ -58,7 +58,7 @@ def read_evolution(properties: Mapping[str, str]) -> Evolution:
 
 @dataclass(frozen=True, slots=True)
 class UsedMetadata:
-    """Schemas and specs that are in use, including the current schema and the default spec."""
+    """Schema ids and partition spec ids in use, including the current schema and the default spec."""
 
     schemas: frozenset[int]
     specs: frozenset[int]
@@ -67,18 +67,18 @@ class UsedMetadata:
 def read_needed_schema(summary: Mapping[str, str]) -> str | None:
     """Return the id of the schema that a snapshot needs, or None if it may need all schemas.
 
-    Equality delete files refer to columns by id. If a column was dropped, readers look it up in
-    earlier schemas.
+    It may need all schemas if it has equality delete files. They refer to columns by id, and
+    readers look up a dropped column in earlier schemas.
     """
     has_no_deletes = any(summary.get(name) == "0" for name in _DELETE_TOTALS)
     return summary.get(_SCHEMA_ID) if has_no_deletes else None
 
 
 def find_used(evolution: Evolution, schema_ids: Iterable[str | None], lists: Sequence[str], read: ReadLists) -> UsedMetadata:
-    """Find the schemas and specs that snapshots use.
+    """Find the schemas and partition specs that snapshots use.
 
     Args:
-        evolution: All schemas and specs of the table.
+        evolution: All schema ids and spec ids of the table.
         schema_ids: Schema that each snapshot needs, or None if it may need all schemas.
         lists: Addresses of the snapshots' manifest lists, the newest last.
         read: Reads manifest lists. Reading stops when all schemas and specs are known to be used.
@@ -132,17 +132,17 @@ def plan_pruning(
     read: ReadLists,
     unread: Sequence[UnreadRegistration] = (),
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """Plan the removal of unused schemas and specs.
+    """Plan the removal of unused schemas and partition specs.
 
     Args:
         sources: Tables read at the start of the run.
         commits: Snapshots of these tables, with the columns of `commit_graph`.
-        reachable: State of each snapshot, in the order of `commits`.
+        reachable: Retention decision for each snapshot, in the order of `commits`.
         read: Reads manifest lists.
         unread: Tables of the catalog that cannot be read.
 
     Returns:
-        The actions, and notes about tables that were skipped.
+        The planned actions as `expiry_plan` rows, and notes about tables that were skipped.
     """
     by_uuid: dict[str, list[CommitSource]] = defaultdict(list)
     for source in sources:
@@ -197,7 +197,7 @@ def _group_rows(commits: pa.Table, uuids: Iterable[str]) -> dict[str, list[int]]
 
 
 def _read_snapshots(rows: pa.Table) -> tuple[list[str | None], list[str]]:
-    """Return the schema that each snapshot needs, and the addresses of their manifest lists."""
+    """Return the schema id that each snapshot needs, and the addresses of the manifest lists."""
     summaries = [dict(summary or ()) for summary in rows.column("summary").to_pylist()]
     roots = rows.column("content_roots").to_pylist()
     return list(map(read_needed_schema, summaries)), [items[0]["address"] for items in roots if items]
