@@ -1,4 +1,4 @@
-"""Names that the Icechunk library gives to copies of `repo` in `overwritten/`."""
+"""Names of the backup copies of `repo` that the Icechunk library makes in `overwritten/`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ _NAME: Final = re.compile(r"repo\.([0-9]{14})\.[0-9A-Z]+")
 
 
 def backup_name(now_us: int, random_id: str) -> str:
-    """Return the name of a copy made at the given time, in microseconds since 1970."""
+    """Return the name of a backup copy made at the given time, in microseconds since 1970."""
     return f"repo.{max(_END_MS - now_us // 1000, 0):014}.{random_id}"
 
 
 def backup_time_us(name: str) -> int | None:
-    """Read the time from a copy's name, in microseconds since 1970. None for other names."""
+    """Read the time from the name of a backup copy, in microseconds since 1970.
+
+    None for other names.
+    """
     match = _NAME.fullmatch(name)
     return None if match is None else (_END_MS - int(match[1])) * 1000

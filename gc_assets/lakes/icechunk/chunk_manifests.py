@@ -1,8 +1,8 @@
 """Parse chunk manifests (`manifest.fbs`) with numpy.
 
-Format: Icechunk `spec-v1.md` and `spec-v2.md`, "Chunk Manifest Files". The result contains chunk
-ids and locations. A reference is native if it has a chunk id, virtual if it has a location, which
-may be compressed, and inline if the manifest contains the bytes themselves.
+Format: Icechunk `spec-v1.md` and `spec-v2.md`, "Chunk Manifest Files". The parser returns chunk ids
+and locations of chunks. A reference to a chunk is native if it has a chunk id, virtual if it has a
+location, which may be compressed, and inline if the manifest contains the bytes themselves.
 """
 
 from __future__ import annotations
@@ -45,12 +45,13 @@ _MAX_CHUNK_BYTES: Final = 1 << 48
 
 @dataclass(frozen=True, slots=True)
 class ChunkManifest:
-    """References in a chunk manifest.
+    """The references to chunks in a chunk manifest.
 
     Attributes:
         chunk_ids: Distinct native chunk ids, as an array of shape (n, 12).
-        chunk_bytes: Number of bytes of each chunk that references read, or 0 if unknown.
-        locations: Distinct virtual locations.
+        chunk_bytes: For each id in `chunk_ids`, the number of bytes that references read from the
+            start of the chunk file, or 0 if unknown.
+        locations: Distinct locations of virtual chunks.
         native_refs: Number of native references.
         virtual_refs: Number of virtual references.
         inline_refs: Number of inline references.
@@ -129,9 +130,9 @@ def parse_chunk_manifest(source: str, raw: bytes) -> ChunkManifest:
 
 
 def _chunk_bytes(buffer: FlatBuffer, layout: VTable, tables: Positions) -> NDArray[np.int64]:
-    """Return the end of each native reference's range in its chunk file, or 0 if it is implausible.
+    """Return where each native reference's byte range ends in its chunk file, or 0 if implausible.
 
-    The largest end is the smallest possible size of the chunk.
+    The largest end for a chunk is the smallest possible size of its file.
     """
     end = np.zeros(len(tables), np.uint64)
     for field in (_OFFSET, _LENGTH):  # Each is omitted if it is 0.
@@ -141,7 +142,7 @@ def _chunk_bytes(buffer: FlatBuffer, layout: VTable, tables: Positions) -> NDArr
 
 
 def _ref_tables(buffer: FlatBuffer, arrays: int) -> tuple[Positions, bool]:
-    """Locate the references of all arrays. The flag is True if an array contains extra bytes."""
+    """Locate the reference tables of all arrays. The flag is True if an array has reserved bytes."""
     start, count = buffer.vector(arrays, 4)
     found: list[Positions] = [np.zeros(0, np.int64)]
     total, has_extra = 0, False
@@ -168,7 +169,7 @@ def _dictionary(root: Table) -> bytes:
 
 
 def _as_text(source: str, locations: Iterable[pa.BinaryArray]) -> pa.StringArray:
-    """Return the distinct locations as strings."""
+    """Return the distinct virtual locations as strings."""
     try:
         parts = [pc.unique(part.cast(pa.string())) for part in locations]
     except pa.ArrowInvalid as error:

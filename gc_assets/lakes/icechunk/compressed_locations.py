@@ -24,14 +24,14 @@ MAX_LOCATION_BYTES: Final = 1 << 16
 def decompress_locations(
     source: str, frames: Iterable[pa.BinaryArray], algorithm: int, dictionary: bytes, file_bytes: int
 ) -> pa.BinaryArray:
-    """Decompress the frames and return the distinct locations.
+    """Decompress the zstd frames of a manifest and return the distinct virtual chunk locations.
 
     Args:
         source: Name of the manifest for error messages.
-        frames: Compressed locations.
+        frames: Compressed locations, one zstd frame for each.
         algorithm: The manifest's `compression_algorithm`.
-        dictionary: The manifest's dictionary, or empty if it does not have one.
-        file_bytes: Size of the manifest. It limits the total size of the locations.
+        dictionary: The manifest's zstd dictionary, or empty if it does not have one.
+        file_bytes: Size of the manifest in bytes. It limits the total size of the locations.
 
     Raises:
         FormatError: If a location is damaged or too large, or the algorithm is not zstd.

@@ -23,7 +23,10 @@ _OVERWRITTEN: Final = Cutoff(max_age=timedelta(days=30))
 
 
 class IcechunkRetention(RefRetention):
-    """Which history to keep. Without a `default`, every snapshot that a ref reaches is kept."""
+    """Rules for the history to keep.
+
+    Without a `default`, every snapshot that a ref reaches is kept.
+    """
 
     OMITTED_IF_UNSET = ("dangling", "overwritten")
 
@@ -36,12 +39,12 @@ class IcechunkRetention(RefRetention):
         return super().dangling_cutoff() or _DANGLING
 
     def overwritten_cutoff(self) -> Cutoff:
-        """Return the cut-off for copies of `repo` in `overwritten/`."""
+        """Return the cut-off for backup copies of the object `repo` in `overwritten/`."""
         return _OVERWRITTEN if self.overwritten is None else parse_cutoff(self.overwritten)
 
 
 class IcechunkExpiry(Model):
-    """How history is edited.
+    """How the history of an Icechunk repository is edited.
 
     Attributes:
         semantics: Rule that decides which edits are made, see

@@ -1,4 +1,4 @@
-"""Compare planned actions with the current state of a repository.
+"""Compare planned history edits with the current state of an Icechunk repository.
 
 This module does not change the repository.
 """
@@ -17,7 +17,7 @@ Refusal = tuple[ExpiryVerdict, str] | None
 
 @dataclass(frozen=True, slots=True)
 class CurrentState:
-    """The parent of each snapshot, and the head of each ref."""
+    """Current state of a repository: the parent of each snapshot, and the head of each ref."""
 
     parents: Mapping[str, str | None]
     heads: Mapping[tuple[RefType, str], str]
@@ -34,7 +34,7 @@ class CurrentState:
 class RequestedEdits:
     """History edits that the current policy requires.
 
-    Several refs can require the same edit, so an action's key does not include the ref.
+    Several refs can require the same edit, so the key of an edit does not include the ref.
     """
 
     keys: frozenset[EditKey]
@@ -46,7 +46,7 @@ class RequestedEdits:
         return cls(frozenset(map(_edit_key, actions)), edits)
 
     def find_refusal(self, action: ExpiryAction) -> str | None:
-        """Return the reason why the policy no longer requires an action, or None."""
+        """Return the reason why the current policy does not require a planned action, or None."""
         if _edit_key(action) in self.keys:
             return None
         reason = "the refs or the rules changed"
@@ -56,21 +56,21 @@ class RequestedEdits:
 
 
 def _edit_key(action: ExpiryAction) -> EditKey:
-    """Return a key that is the same for all actions with this effect."""
+    """Return a key that is the same for all actions with the same effect."""
     if action.action == EDIT_PARENT:
         return (action.action, action.snapshot_id, action.old_parent_id, action.new_parent_id)
     return (action.action, action.snapshot_id, action.ref_type, action.ref_name)
 
 
 def ref_of(action: ExpiryAction) -> tuple[RefType, str]:
-    """Return the ref that an action deletes. Raises `ValueError` if the row lacks it."""
+    """Return type and name of the ref that an action deletes. `ValueError` if the action has none."""
     if action.ref_type is None or action.ref_name is None:
         raise ValueError("the plan does not contain the ref to delete (an earlier release wrote it); plan again")
     return action.ref_type, action.ref_name
 
 
 def parents_of(action: ExpiryAction) -> tuple[str, str]:
-    """Return an edit's old and new parent. Raises `ValueError` if one is missing."""
+    """Return the old and new parent in an `edit_parent` action. `ValueError` if one is missing."""
     if action.old_parent_id is None or action.new_parent_id is None:
         raise ValueError("the plan does not contain the old and the new parent (an earlier release wrote it); plan again")
     return action.old_parent_id, action.new_parent_id
@@ -83,8 +83,8 @@ def label(action: ExpiryAction) -> str:
 def check_action(action: ExpiryAction, state: CurrentState, requested: RequestedEdits) -> ExpiryOutcome | None:
     """Return the outcome of an approved action if it must not be executed, otherwise None.
 
-    Executing it requires that the repository is in the planned state, and that the policy still
-    requires the action.
+    An action may only be executed if the repository is in the state that the plan assumes, and the
+    policy still requires the action.
     """
     if action.action not in _CHECKS:
         found: Refusal = "denied", f"Icechunk has no action {action.action!r}: unreachable snapshots are removed as orphans; plan again"
@@ -124,7 +124,7 @@ _CHECKS = {EDIT_PARENT: _check_edit, DELETE_REF: _check_deletion}
 
 
 def add_ancestors(reached: set[str], head: str, parents: Mapping[str, str | None]) -> None:
-    """Add `head` and its ancestors, up to a missing parent or a snapshot that was already added."""
+    """Add `head` and its ancestors to `reached`, up to a missing parent or one that is in it."""
     snapshot: str | None = head
     while snapshot is not None and snapshot not in reached:
         reached.add(snapshot)

@@ -22,7 +22,7 @@ _DEPTH: Final = 3
 
 
 def discover(target: DiscoveryTarget) -> Iterator[DiscoveredLake]:
-    """Yield the repository at the target. In a bucket, also search the folders under the target.
+    """Yield the Icechunk repository at a target. In a bucket, also search the folders under it.
 
     A repository contains snapshots and either `refs/` (spec version 1) or the object `repo` (spec
     version 2).

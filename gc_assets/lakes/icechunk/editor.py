@@ -1,4 +1,4 @@
-"""Make the changes of expiry and restore in a repository.
+"""Make single changes of expiry and restore in a repository with spec version 1.
 
 Each change is atomic, affects one object, and is conditional on the content read before.
 `execution` and `restore` decide which changes to make, and in which order.
@@ -29,7 +29,10 @@ class Editor:
     repository: str
 
     def set_parent(self, action: ExpiryAction, expected: str | None, parent: str) -> ExpiryOutcome:
-        """Replace a snapshot's parent if it is the expected one. Then verify the written bytes."""
+        """Replace the parent of a snapshot if the current parent is `expected`.
+
+        Verify the written bytes.
+        """
         address = f"{self.repository}/snapshots/{action.snapshot_id}"
 
         def change() -> ExpiryOutcome:
@@ -53,7 +56,8 @@ class Editor:
     def delete_ref(self, action: ExpiryAction) -> ExpiryOutcome:
         """Delete a ref if it still has the planned head.
 
-        As the library does, remove the object of a branch, but create a tombstone for a tag.
+        As in the Icechunk library, a branch is deleted by removing its object, and a tag by
+        creating a tombstone (an empty object that marks it as deleted).
         """
         ref_type, ref_name = ref_of(action)
         address = ref_address(self.repository, ref_type, ref_name)
@@ -93,7 +97,7 @@ def _head_changed(action: ExpiryAction, head: str) -> ExpiryOutcome:
 
 
 def _attempt(action: ExpiryAction, address: str, missing: ExpiryVerdict, change: Change) -> ExpiryOutcome:
-    """Make a change. `missing` is the verdict if the object does not exist."""
+    """Make a change to the object at `address`. The verdict is `missing` if it does not exist."""
     try:
         with suppress(ObjectChanged):
             return change()

@@ -1,7 +1,8 @@
 """Decode snapshots and chunk manifests into rows of `ENTRY_SCHEMA`.
 
-All functions are pure. They verify every count, size and id that the format records. Addresses of
-children are derived from the container's own address, `<repository>/<folder>/<id>`.
+All functions are pure. They verify every count, size and id that the format records. Children are
+the objects that a container references. Their addresses are derived from the address of the
+container, which is `<repository>/<folder>/<id>`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ FOLDERS = {Kind.SNAPSHOT: "snapshots", Kind.CHUNK_MANIFEST: "manifests"}
 
 
 def decode(container: Container, raw: bytes, chunk_containers: NamedPrefixes | None = None) -> pa.RecordBatch:
-    """Decode a snapshot or chunk manifest into its distinct children.
+    """Decode a snapshot or chunk manifest into the distinct objects that it references.
 
     Args:
         container: The snapshot or manifest.
@@ -56,7 +57,7 @@ def decode(container: Container, raw: bytes, chunk_containers: NamedPrefixes | N
 
 
 def verify_id(source: str, expected: str, found: str) -> None:
-    """Raise `FormatError` if a file contains an object with another id than its name."""
+    """Raise `FormatError` if the id in a file (`found`) differs from that in its name (`expected`)."""
     if expected != found:
         raise FormatError(f"{source}: expected the object {expected}, found the content of {found}; restore the file from a backup")
 

@@ -34,7 +34,7 @@ class SpecVersionError(FormatError):
 
 
 def unwrap(source: str, raw: bytes, file_type: int, spec_versions: frozenset[int]) -> bytes:
-    """Verify the header and return the decompressed payload.
+    """Verify the header of a metadata file and return its decompressed payload.
 
     Args:
         source: Name of the object for error messages.
@@ -80,7 +80,7 @@ def spec_version(raw: bytes) -> int:
 
 
 def rewrap(raw: bytes, payload: bytes) -> bytes:
-    """Build a file with a new payload, and with the same header and compression as `raw`.
+    """Build a metadata file with a new payload, and with the header and compression of `raw`.
 
     The compression level is found by compressing the payload of `raw` again. If no level reproduces
     it, because `raw` was written by another release of zstd, the library's default is used.

@@ -1,7 +1,8 @@
-"""Execute planned edits that the policy still requires: new parents first, then ref deletions.
+"""Execute planned history edits in a repository with spec version 1.
 
-The order matters, because a ref may only be deleted if no other ref reaches its snapshot after the
-edits. If the process is killed between two edits, the repository stays valid.
+Only edits that the current policy still requires are made: parents are replaced first, then refs
+are deleted. The order matters, because a ref may only be deleted if no other ref reaches its head
+afterwards. If the process is killed between two edits, the repository stays valid.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ def execute(actions: Sequence[ExpiryAction], requested: RequestedEdits, state: C
 
     Args:
         actions: Approved actions.
-        requested: Edits that the current policy requires. Other actions are not executed.
-        state: Current state. An action is only executed if this is the planned state.
+        requested: Edits that the current policy requires. Any other action is not executed.
+        state: Current state of the repository. An action is only executed if the plan assumes this
+            state.
         editor: Makes the changes.
     """
     parents = dict(state.parents)
@@ -42,9 +44,9 @@ def execute(actions: Sequence[ExpiryAction], requested: RequestedEdits, state: C
 
 
 def _delete_refs(deletions: Sequence[ExpiryAction], state: CurrentState, editor: Editor) -> Iterator[ExpiryOutcome]:
-    """Delete refs whose head is not reachable from another ref.
+    """Delete refs whose head no other ref reaches.
 
-    A head may still be reachable because one of the planned edits was not made.
+    Another ref may still reach such a head if one of the planned edits was not made.
     """
     deleted_refs = {ref_of(action) for action in deletions}
     reached: set[str] = set()

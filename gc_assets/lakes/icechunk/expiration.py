@@ -1,10 +1,10 @@
-"""Compute which history edits a policy requires, and which snapshots are reachable afterwards.
+"""Compute the history edits that a policy requires, and the snapshots reachable after them.
 
 There are three variants of the rule, called semantics:
 
 * `seed`: as in the Icechunk document `design-docs/007-basic-expiration.md`. Each ref is followed
   from its tip to the oldest snapshot that has not expired. This snapshot gets the first snapshot of
-  the history as its new parent. A ref with an expired tip is left unchanged.
+  the history as its new parent. A ref with an expired tip (head) is left unchanged.
 * `icechunk-v1`: as in the library since 0.2.11 (PR 870). An expired tip gets the first snapshot as
   its parent, too.
 * `icechunk-v2`: as in the library since 2.0, for repositories with spec version 2. It differs from
@@ -12,9 +12,9 @@ There are three variants of the rule, called semantics:
   with an expired tip is deleted even if another ref has the same tip.
 
 All functions are pure and take linear time in the number of snapshots, except for rules that count
-snapshots. Positions are indices into a `Forest`. Unlike in the document and the library, refs may
-have different cut-offs. An edit that would cut off history of another ref is not made, so the order
-of refs does not matter.
+snapshots. Positions of snapshots are indices into a `Forest`. Unlike in the document and the
+library, refs may have different cut-offs. An edit that would cut off history of another ref is not
+made, so the order of refs does not matter.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class RefPointer:
-    """A ref, the position of its head, and the rule for its history."""
+    """A ref, the position of its head snapshot, and the rule that applies to its history."""
 
     ref: Ref
     head: int
@@ -77,13 +77,15 @@ class RefPointer:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Snapshots by position, with the values needed to follow a ref's history.
+    """All snapshots of a repository, with the values needed to follow the history of a ref.
+
+    Sequences are indexed by the position of a snapshot in `forest`.
 
     Attributes:
         stamps: Commit time of each snapshot in microseconds since 1970.
         first: Position of the earliest ancestor, i.e. the first snapshot. `NO_PARENT` if an
             ancestor is missing or the parents form a cycle.
-        depth: Number of steps to the first snapshot.
+        depth: Number of steps from each snapshot to its first snapshot.
     """
 
     forest: Forest
@@ -93,7 +95,7 @@ class History:
 
     @classmethod
     def of(cls, forest: Forest, stamps: Sequence[int], incomplete: Iterable[int]) -> History:
-        """Build the history.
+        """Build the history of a repository.
 
         Args:
             forest: Parents of the snapshots.
@@ -130,7 +132,10 @@ class History:
         return young, old
 
     def ancestor(self, index: int, steps: int) -> int:
-        """Return the ancestor that is `steps` back. If there are fewer, return the first snapshot."""
+        """Return the ancestor `steps` before a snapshot.
+
+        If it has fewer, return the first snapshot.
+        """
         for _ in range(min(steps, self.depth[index])):
             index = self.forest.parent[index]
         return index
@@ -154,9 +159,10 @@ class Walk:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """Edit that gives a snapshot a new parent.
+    """History edit that gives a snapshot a new parent.
 
-    The walks of several refs can end at this snapshot. Reports show the ref of the first walk.
+    The walks (kept parts of the history) of several refs can end at this snapshot. Reports show the
+    ref of the first walk.
     """
 
     snapshot: int
@@ -166,7 +172,7 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Expiration:
-    """The required edits, and the snapshots that remain after them.
+    """The history edits that a policy requires, and the snapshots that remain after them.
 
     Attributes:
         edits: New parents of snapshots.
@@ -192,7 +198,10 @@ class Bounds:
         self._known: dict[int, tuple[Sequence[int], Sequence[int]]] = {}
 
     def walk(self, pointer: RefPointer) -> Walk:
-        """Determine which part of a ref's history is kept. Callers handle incomplete histories."""
+        """Determine which part of a ref's history its rule keeps.
+
+        Callers handle incomplete histories.
+        """
         history, cutoff = self._history, pointer.rule.cutoff
         if cutoff.forever:
             return Walk(pointer, history.first[pointer.head], head_expired=False)
@@ -207,9 +216,9 @@ class Bounds:
         return Walk(pointer, last, head_expired=cutoff.keep_last is None and old_head)
 
     def is_skewed(self, pointer: RefPointer) -> bool:
-        """Return True if the first snapshot is younger than the cut-off, but a later one is older.
+        """Return True if a ref's first snapshot is younger than the cut-off, but a later one older.
 
-        Such a history makes the library panic.
+        Such a history makes the Icechunk library panic.
         """
         if pointer.rule.moment is None or pointer.rule.cutoff.forever:
             return False
@@ -226,10 +235,10 @@ def expire(history: History, pointers: Sequence[RefPointer], removable: Sequence
     """Compute the edits that the semantics require, and the refs to delete.
 
     A ref is deleted if its head has expired and is not reachable any more (icechunk issue 1534).
-    The head of a deleted ref is never edited. The library does edit it, which makes the object
-    younger: its garbage collector then keeps the snapshot, but deletes the objects that it needs.
-    With `icechunk-v2`, the head may be reachable (issue 1520), but it must not be the first
-    snapshot, or one that another ref's rule keeps.
+    The head of a deleted ref is never edited. The Icechunk library does edit it, which makes the
+    snapshot's object younger. The library's garbage collector therefore keeps the snapshot, but
+    deletes the objects that it needs. With `icechunk-v2`, the head may be reachable (issue 1520),
+    but it must not be the first snapshot, or one that another ref's rule keeps.
 
     Args:
         history: Snapshots of the repository.
@@ -262,7 +271,7 @@ def _is_deletable(history: History, head: int, semantics: Semantics) -> bool:
 
 
 def _find_keepers(history: History, walks: Sequence[Walk]) -> dict[int, Walk]:
-    """For each snapshot that is kept, find the walk through it that reaches back furthest."""
+    """Map each snapshot that a rule keeps to the walk through it that reaches back furthest."""
     keepers: dict[int, Walk] = {}
 
     def offer(index: int, walk: Walk) -> None:
@@ -299,7 +308,7 @@ def _find_edits(history: History, walks: Sequence[Walk], keepers: Mapping[int, W
 
 
 def _find_reached(history: History, walks: Sequence[Walk], new_parents: Mapping[int, int]) -> dict[int, Walk]:
-    """For each snapshot that is reachable after the edits, find the first ref that reaches it."""
+    """Map each snapshot that is reachable after the edits to the walk of the first ref reaching it."""
     reached: dict[int, Walk] = {}
     for walk in walks:
         index = walk.pointer.head

@@ -23,7 +23,7 @@ _MAX_TABLES: Final = 5_000_000
 
 @dataclass(frozen=True, slots=True)
 class VTable:
-    """Layout of a table.
+    """Layout of a FlatBuffers table.
 
     `fields[i]` is the distance from the start of the table to field i. It is `ABSENT` if the field
     was omitted because it has its default value.
@@ -35,13 +35,13 @@ class VTable:
 
 @dataclass(frozen=True, slots=True)
 class FlatBuffer:
-    """A buffer, and the name that error messages use for it."""
+    """The bytes of a FlatBuffer, and its name in error messages."""
 
     source: str
     data: bytes
 
     def root(self, known_fields: int, identifier: bytes | None = None) -> Table:
-        """Return the root table. Raises `FormatError` if the file identifier is unexpected."""
+        """Return the root table of the buffer. `FormatError` if the file identifier is unexpected."""
         if identifier is not None and (found := self.take(4, len(identifier))) != identifier:
             raise self.damage_error(f"the file identifier {found!r} instead of {identifier!r}")
         return self.table(self.number(U32, 0), known_fields)
@@ -51,7 +51,7 @@ class FlatBuffer:
         return Table(self, position, self.vtable(vtable, position, known_fields))
 
     def vtable(self, at: int, table: int, known_fields: int) -> VTable:
-        """Return the layout at byte `at`, used by a table at byte `table`.
+        """Return the layout stored at byte `at`, which the table at byte `table` uses.
 
         Raises:
             FormatError: If the table has a field that is not in our schema. Such a field may refer
@@ -71,7 +71,7 @@ class FlatBuffer:
         return VTable((*fields[:known_fields], *(ABSENT,) * (known_fields - len(fields))), table_bytes)
 
     def vector(self, field: int, item_bytes: int) -> tuple[int, int]:
-        """Follow the offset in a field, and return the start and item count of the vector there."""
+        """Follow the offset in a field. Returns the start and number of items of the vector there."""
         at = field + self.number(U32, field)
         count = self.number(U32, at)
         if at + 4 + count * item_bytes > len(self.data):
@@ -102,7 +102,7 @@ class FlatBuffer:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table in a buffer."""
+    """A table in a FlatBuffer."""
 
     buffer: FlatBuffer
     position: int
@@ -123,7 +123,7 @@ class Table:
 
 
 class TableReader:
-    """Reads nested tables, strings and bytes in time and memory proportional to the buffer.
+    """Reads nested tables, strings and bytes in time and memory proportional to the buffer's size.
 
     In a valid file, vectors do not overlap, so together they are not larger than the buffer. Only
     strings may be shared. A damaged file could refer to the same vector any number of times.

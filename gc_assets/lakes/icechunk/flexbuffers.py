@@ -18,13 +18,13 @@ _WIDTHS: Final = (1, 2, 4, 8)
 
 @dataclass(frozen=True, slots=True)
 class FlexValue:
-    """A map element, or the root.
+    """An element of a FlexBuffers map, or the root value.
 
     Attributes:
         position: Start of the element.
-        width: Size of the element, which is a number or the distance to its content.
+        width: Size of the element in bytes. The element is a number or the distance to its content.
         type: Type of the content.
-        content_width: Size of the elements in the content.
+        content_width: Size in bytes of the elements in the content.
     """
 
     position: int
@@ -34,7 +34,7 @@ class FlexValue:
 
 
 class FlexReader:
-    """Reads a buffer in time and memory proportional to its size.
+    """Reads a FlexBuffer in time and memory proportional to its size.
 
     Content precedes the elements that point to it. In a valid buffer, maps do not overlap, so they
     have fewer elements in total than the buffer has bytes.

@@ -1,4 +1,4 @@
-"""Commit graph of a repository, its refs, and the rules that apply to the refs.
+"""Commit graph of an Icechunk repository, its refs, and the retention rules for the refs.
 
 All functions are pure.
 """
@@ -41,10 +41,10 @@ class Graph:
         unreadable: Why the snapshot cannot be read.
         entries: Entry in `repo`, for listed snapshots. Empty for spec version 1.
         stored: When the snapshot's object was stored, in microseconds since 1970.
-        pointers: The refs, tags first, by name.
-        renamed: Refs that have a second name to which another rule applies, with this rule. They
-            only protect snapshots.
-        reach: Refs that reach each snapshot before any edit, by position.
+        pointers: The refs with their heads and rules: tags first, each group sorted by name.
+        renamed: Refs that have a second name, with the rule that applies to this name. They can
+            only protect snapshots from expiry.
+        reach: Refs that reach each snapshot before any edit, indexed by the snapshot's position.
     """
 
     history: History
@@ -84,7 +84,7 @@ def read_graph(refs: FrozenRefs, commits: pa.Table, as_of: datetime, config: Ice
     Args:
         refs: Refs read at the start of the run.
         commits: All snapshots, with the columns of `commit_graph`.
-        as_of: Reference time for ages.
+        as_of: Time at which the ages of snapshots are computed.
         config: Configuration that contains the rules.
 
     Raises:
@@ -126,5 +126,5 @@ def read_graph(refs: FrozenRefs, commits: pa.Table, as_of: datetime, config: Ice
 
 
 def shared_names(pointers: Sequence[RefPointer]) -> frozenset[str]:
-    """Return names that several refs have, such as a branch and a tag."""
+    """Return the names that several refs share, such as a branch and a tag."""
     return frozenset(name for name, count in Counter(pointer.ref.ref_name for pointer in pointers).items() if count > 1)

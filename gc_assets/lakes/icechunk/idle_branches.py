@@ -1,7 +1,7 @@
-"""Protect some branches of a repository, and delete idle ones.
+"""Protect some branches of an Icechunk repository, and delete idle ones.
 
-In spec version 1, each branch is an object, which is removed if it still has the planned head. In
-version 2, a single replacement of `repo` makes all deletions of a plan.
+In spec version 1, each branch is stored as an object, which is removed if it still has the planned
+head. In spec version 2, a single replacement of the object `repo` deletes all branches of a plan.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def delete_in_repo(actions: Sequence[ExpiryAction], file: RepoFile) -> Iterator[
 
 
 def _check(action: ExpiryAction, info: RepoInfo) -> tuple[ExpiryVerdict, str] | None:
-    """Return the outcome of a deletion if it must not be executed, otherwise None."""
+    """Return the outcome of a branch deletion if it must not be executed, otherwise None."""
     name, head = str(action.ref_name), heads_of(info).get(ref_of(action))
     if head is None:
         return "absent", f"{label(action)} no longer exists"

@@ -29,12 +29,12 @@ Ids = NDArray[np.uint8]
 
 
 def is_object_id(name: str) -> bool:
-    """Return True if a name is an object id in its canonical spelling."""
+    """Return True if a name is an object id in its canonical base32 encoding."""
     return _SPELLED.fullmatch(name) is not None
 
 
 def spell(ids: Ids) -> Ids:
-    """Convert ids to ASCII characters, as an array of shape (n, 20)."""
+    """Encode ids as base32 characters, in an array of ASCII codes of shape (n, 20)."""
     high, low = _halves(ids)
     pairs = np.empty((len(ids), ID_CHARS // 2), "<u2")
     for column in range(6):
@@ -51,14 +51,17 @@ def spell_one(object_id: bytes) -> str:
 
 
 def unspell_one(name: str) -> bytes:
-    """Convert a spelled id to bytes. Raises `ValueError` if the name is not an id."""
+    """Decode the base32 name of an object to its id. `ValueError` if the name is not an id."""
     if not is_object_id(name):
         raise ValueError(f"expected an object id of {ID_CHARS} characters, found {name!r}")
     return base64.b32decode(name.encode().translate(_TO_RFC_4648) + b"====")
 
 
 def distinct(ids: Ids, values: NDArray[np.int64]) -> tuple[Ids, NDArray[np.int64]]:
-    """Remove duplicate ids. Keeps their order, and the largest value of each."""
+    """Remove duplicate ids, and return the largest of the values of each id.
+
+    Keeps the order of ids.
+    """
     high, low = _halves(ids)
     ordered = np.sort(high)
     if not np.any(ordered[1:] == ordered[:-1]):

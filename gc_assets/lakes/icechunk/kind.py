@@ -1,4 +1,7 @@
-"""The lake kind `icechunk`. The kind's libraries are not imported until they are needed."""
+"""The lake kind `icechunk`.
+
+Libraries that it needs are only imported when a function uses them.
+"""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ from gc_assets.lakes.protocol import Commit, CommitSource, Container, ExpiryActi
 
 
 class IcechunkLake:
-    """A lake that consists of one repository. It is picklable if `objects` is."""
+    """A lake that consists of one Icechunk repository. It can be pickled if `objects` can."""
 
     kind = "icechunk"
 
@@ -59,7 +59,7 @@ class IcechunkLake:
         return replace(refs, notes=(*refs.notes, f"lake {self.name}: {error}"))
 
     def commits(self, source: CommitSource) -> Iterator[Commit]:
-        """Yield the snapshots in the source's shard.
+        """Yield the snapshots in the shard of `snapshots/` that the source describes.
 
         Raises:
             LakeUnreadable: If the store fails, or not all snapshots can be read.
@@ -67,15 +67,15 @@ class IcechunkLake:
         return (self._v2 if source.address == repo_address(self._repository) else self._v1).commits(source)
 
     def has_source(self, source: CommitSource) -> bool:
-        """Return True if an earlier source belongs to the repository's current spec version."""
+        """Return True if an earlier run's source belongs to the repository's current spec version."""
         return self._is_v2() == (source.address == repo_address(self._repository))
 
     def decode(self, container: Container, raw: bytes) -> pa.RecordBatch:
-        """Decode a snapshot or chunk manifest into its children."""
+        """Decode a snapshot or chunk manifest into the objects that it references."""
         return entries.decode(container, raw, self._chunk_containers)
 
     def read_prefixes(self) -> NamedPrefixes:
-        """Read the virtual chunk containers. If that fails, the result contains the reason."""
+        """Read the virtual chunk containers (named prefixes). If that fails, return the reason."""
         try:
             return self._open().read_prefixes()
         except LakeUnreadable as error:
@@ -85,13 +85,14 @@ class IcechunkLake:
         return IcechunkLake(self._config, self._objects, named_prefixes)
 
     def retain(self, refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: datetime) -> Retention:
-        """Apply the cut-offs and semantics in the configuration."""
+        """Apply the configured cut-offs and expiry semantics to the snapshots."""
         return retain(refs, commits, as_of, grace_cutoff, self._config)
 
     def expire(self, actions: Sequence[ExpiryAction], as_of: datetime, grace_cutoff: datetime) -> Iterator[ExpiryOutcome]:
         """Make the approved history edits.
 
-        If anything cannot be read, all actions fail, because each of them may depend on it.
+        If any object of the repository cannot be read, all actions fail, because each of them may
+        depend on it.
         """
         try:
             if self._is_v2():
@@ -125,7 +126,7 @@ class IcechunkLake:
         yield from self.undo(actions)
 
     def undo(self, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
-        """Undo actions whose result is still in place, if the old history exists."""
+        """Undo history edits whose result is unchanged, if all objects of the old history exist."""
         try:
             if self._is_v2():
                 yield from restore_repo(actions, self._repo_file)
@@ -159,11 +160,11 @@ class IcechunkLake:
         return RepoFile(self._objects, self._repository)
 
     def _prepare_policy(self, as_of: datetime, grace_cutoff: datetime) -> Callable[[RepoInfo], Retention]:
-        """Return a function that applies the policy to any version of `repo` without requests.
+        """Return a function that applies the policy to content of `repo` without store requests.
 
         The time between reading and replacing `repo` must be short, because writers may commit in
-        between. Snapshot files that `repo` does not list are therefore read in advance. They only
-        protect their ancestors.
+        between. Snapshot files that `repo` does not list are therefore read in advance. Their only
+        effect is to protect their ancestors.
         """
         repository = self._v2
         info = repository.read()

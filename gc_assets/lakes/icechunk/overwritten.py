@@ -1,9 +1,9 @@
-"""Find copies of `repo` in `overwritten/` that are still needed.
+"""Find the backup copies of the object `repo` in `overwritten/` that are still needed.
 
 The library copies `repo` to `overwritten/` before each change and never deletes a copy (icechunk
-issue 1852). As measured with 2.3.0, `ops_log()` first reads the copy in `repo_before_updates`, then
-the copy to which this copy refers, and so on. If one of them is missing, the log ends there without
-an error.
+issue 1852). As measured with 2.3.0, `ops_log()` first reads the copy that `repo_before_updates`
+names, then the copy to which this copy refers, and so on. If one of them is missing, the operations
+log ends there without an error.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class Backup:
 
 @dataclass(frozen=True, slots=True)
 class NeededBackups:
-    """Objects in `overwritten/` that are needed, and messages for the report."""
+    """Objects in `overwritten/` that have to be kept, and messages for the report."""
 
     files: tuple[ContentRoot, ...]
     notes: tuple[str, ...] = ()
 
 
 def find_needed_backups(lake: str, objects: Objects, repository: str, info: RepoInfo, cutoff: Cutoff, as_of: datetime) -> NeededBackups:
-    """Find the objects in `overwritten/` that are needed.
+    """Find the objects in `overwritten/` that have to be kept.
 
     These are the copies that `repo` references, copies that contain earlier parts of the operations
     log, copies within the cut-off, and all objects whose names are unknown.
@@ -59,7 +59,7 @@ def find_needed_backups(lake: str, objects: Objects, repository: str, info: Repo
         repository: Address of the repository.
         info: Content of its `repo` object.
         cutoff: Value of `retention.overwritten`.
-        as_of: Reference time for ages.
+        as_of: Time at which the ages of copies are computed.
 
     Raises:
         LakeUnreadable: If the folder cannot be listed.
@@ -107,7 +107,7 @@ class _OperationsLog:
     backups: Mapping[str, Backup]
 
     def follow(self, info: RepoInfo, needed: set[str]) -> str | None:
-        """Add the copies that contain earlier parts of the log to `needed`.
+        """Add the backup copies that contain earlier parts of the operations log to `needed`.
 
         If a copy is damaged, the rest of the log is unknown, so all copies are added. If one
         is missing, the log continues in copies that were made before it. These are added, because
@@ -134,7 +134,7 @@ class _OperationsLog:
 
 
 def _parse_continuation(source: str, raw: bytes) -> str | None:
-    """Return the name of the copy in which the log continues with older entries, or None."""
+    """Return the name of the copy in which the operations log continues, or None."""
     buffer = FlatBuffer(source, envelope.unwrap(source, raw, envelope.REPO_INFO, envelope.SPEC_V2))
     root = buffer.root(REPO_FIELDS, IDENTIFIER)
     return TableReader(buffer).string(root.at(BEFORE_UPDATES, "")) if root.has(BEFORE_UPDATES) else None

@@ -1,6 +1,6 @@
-"""Explain the state of each snapshot, and compute how long its age keeps it.
+"""Explain why each snapshot is kept, expired or dangling, and how long its age keeps it.
 
-The decisions themselves are made in `expiration` and `retention`.
+The modules `expiration` and `retention` make the decisions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gc_assets.lakes.icechunk.graph import MICROSECOND, Graph
 
 
 class Reasons:
-    """Explains the state of each snapshot."""
+    """Explains why snapshots are kept, expired or dangling."""
 
     def __init__(self, graph: Graph, expiration: Expiration, config: IcechunkLakeConfig, protecting: Iterable[RefPointer]) -> None:
         self._graph = graph
@@ -74,7 +74,7 @@ def _kept_by_rule(history: History, pointer: RefPointer, index: int) -> str:
 
 
 def _first_through(graph: Graph) -> dict[int, RefPointer]:
-    """For each snapshot, find a ref that reaches it before any edit. Branches are preferred."""
+    """Map each snapshot to a ref that reaches it before any edit, if possible to a branch."""
     through: dict[int, RefPointer] = {}
     for pointer in sorted(graph.pointers, key=lambda item: item.ref.ref_type != "branch"):
         index = pointer.head
@@ -85,7 +85,10 @@ def _first_through(graph: Graph) -> dict[int, RefPointer]:
 
 
 def keep_until(graph: Graph, expiration: Expiration, index: int, reason: str) -> int | None:
-    """Return until when the age of a snapshot keeps it, or None if its age is irrelevant."""
+    """Return the time, in microseconds since 1970, until which the age of a snapshot keeps it.
+
+    The result is None if the snapshot is not kept because of its age.
+    """
     keeper = expiration.keepers.get(index)
     if keeper is None or not reason.startswith("kept: within"):
         return None

@@ -1,9 +1,9 @@
-"""Encoding of ref names as directory names.
+"""Encoding of Icechunk's ref names as directory names.
 
 Source: the crate `object_store`, `PathPart::from`, verified with icechunk 1.1.21 for every ASCII
-character. The library uses this encoding on disks, Azure and Google Cloud Storage. On S3, its own
-client does not encode names, but `Storage.new_s3_object_store` does, so an encoded name there is
-ambiguous.
+character. The Icechunk library uses this encoding on disks, Azure and Google Cloud Storage. On S3,
+its own client does not encode names, but `Storage.new_s3_object_store` does. An encoded name on S3
+is therefore ambiguous.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def stored_name(repository: str, ref_name: str) -> str:
 def read_name(repository: str, directory: str) -> tuple[str, dict[str, str]]:
     """Return the name of the ref that is stored in a directory, and its other name as a property.
 
-    Rule patterns may use either name. The property is missing if both names are equal.
+    Patterns of rules may match either name. The property is missing if both names are equal.
     """
     decoded = unescape(directory)
     if decoded == directory:
@@ -45,7 +45,7 @@ def read_name(repository: str, directory: str) -> tuple[str, dict[str, str]]:
 
 
 def decoded_name(repository: str, ref_name: str) -> str:
-    """Convert a ref name from a log of release 0.3, which did not decode names."""
+    """Decode a ref name in a log that release 0.3 of gc-assets wrote without decoding names."""
     return ref_name if scheme_of(repository) == S3 else unescape(ref_name)
 
 

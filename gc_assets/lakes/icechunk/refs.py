@@ -1,9 +1,9 @@
 """Refs of a repository with spec version 1, which has one JSON object per branch or tag in `refs/`.
 
-Format: Icechunk `spec.md`, "References". This module only lists and reads. It raises an error for
-every unreadable object, unlike the official library, which treats an unreadable tag as deleted. Its
-garbage collector then deletes the tag's data. We reproduced this with 1.1.21 for a truncated object
-and for the statuses 403 and 503.
+Format: Icechunk `spec.md`, "References". This module only lists and reads refs. It raises an error
+for every unreadable object. The official library, in contrast, treats an unreadable tag as deleted,
+so its garbage collector deletes the tag's data. We reproduced this with 1.1.21 for a truncated
+object and for the statuses 403 and 503.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ _TYPES: Mapping[str, RefType] = {"branch": "branch", "tag": "tag"}
 
 @dataclass(frozen=True, slots=True)
 class RefListing:
-    """Refs, tags first and sorted by name, and all of their files, including those of deleted tags."""
+    """Refs of a repository, and all files in `refs/`, including those of deleted tags.
+
+    Tags precede branches. Each group is sorted by name.
+    """
 
     refs: tuple[Ref, ...]
     files: tuple[ContentRoot, ...]
@@ -90,7 +93,7 @@ def _list_objects(lake: str, objects: Objects, repository: str) -> dict[str, int
 
 
 def _ref_files(listed: Iterable[str]) -> set[str]:
-    """Filter out files that unfinished writes left behind."""
+    """Return the listed files without those that unfinished writes left behind."""
     return {address for address in listed if address.rpartition("/")[2] in {POINTER, TOMBSTONE}}
 
 

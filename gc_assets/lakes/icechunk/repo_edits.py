@@ -2,9 +2,10 @@
 
 All functions are pure. They follow the rules in the library's `ops/gc.rs` and `repo_info.rs`:
 
-- If a snapshot gets a new parent, it takes over the transaction logs of the snapshots in between.
+- If a snapshot gets a new parent, it takes over the transaction logs of the snapshots between the
+  two.
 - The operations log gets a new entry with a later time. The previous entry gets the name of the
-  copy in `overwritten/`.
+  backup copy in `overwritten/`.
 
 Unlike the library, an edit preserves everything else, including reserved bytes.
 """
@@ -33,15 +34,15 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True)
 class RepoEdits:
-    """Changes to make in `repo`.
+    """Changes to make in the object `repo`.
 
     Attributes:
-        parents: New parents of listed snapshots. These take over the logs of the snapshots that are
-            cut off.
+        parents: New parents of listed snapshots. These snapshots take over the transaction logs of
+            the ancestors that are cut off.
         removed: Snapshots to remove from the list.
         deleted_refs: Refs to delete.
-        restored: Entries to list again, or to replace because their parent differs.
-        created_branches: Branches to create, with their heads.
+        restored: Snapshot entries to list again, or to replace because their parent differs.
+        created_branches: Branches to create, with their head snapshots.
     """
 
     parents: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -62,8 +63,8 @@ class LogEntry:
         kind: Kind of operation.
         now_us: Current time in microseconds since 1970. The library requires increasing times, so
             if this is not later than the newest entry, the entry gets the next microsecond.
-        backup: Name of the copy in `overwritten/` of the object that is replaced.
-        max_updates: Maximum number of entries in one object. Older entries are only kept in copies.
+        backup: Name of the copy in `overwritten/` of the `repo` object that is replaced.
+        max_updates: Maximum number of entries in `repo`. Older entries are only kept in copies.
     """
 
     kind: UpdateKind
@@ -73,7 +74,7 @@ class LogEntry:
 
 
 def apply_edits(source: str, info: RepoInfo, edits: RepoEdits, entry: LogEntry) -> RepoInfo:
-    """Apply the edits and return the new content.
+    """Apply edits to the content of `repo` and return the new content.
 
     Args:
         source: Name of the object for error messages.
@@ -106,7 +107,7 @@ def apply_edits(source: str, info: RepoInfo, edits: RepoEdits, entry: LogEntry) 
 
 
 def verify(source: str, info: RepoInfo) -> None:
-    """Raise `FormatError` if the library could not read this content."""
+    """Raise `FormatError` if the Icechunk library could not read this content of `repo`."""
     if MAIN not in info.branches:
         raise FormatError(f"{source}: the edit would leave no branch {MAIN!r}; nothing was changed")
     for ref_type, refs in (("branch", info.branches), ("tag", info.tags)):
@@ -138,7 +139,7 @@ def _verify_no_ring(source: str, info: RepoInfo) -> None:
 
 
 def needed_snapshots(info: RepoInfo, edits: RepoEdits) -> set[str]:
-    """Return the snapshots that must stay listed.
+    """Return the ids of the snapshots that `repo` must still list after the edits.
 
     These are the heads of remaining refs, the entries that are not removed, and all their
     ancestors. If one of them were removed, a ref or parent would refer to a missing entry.
@@ -168,7 +169,7 @@ def parse_entry(snapshot_id: str, parent_id: str | None, document: str) -> Snaps
     """Parse the result of `entry_document`.
 
     Raises:
-        FormatError: If the document does not have this form.
+        FormatError: If the document does not have the format of `entry_document`.
     """
     try:
         fields: dict[str, Any] = json.loads(document)
@@ -185,10 +186,10 @@ def parse_entry(snapshot_id: str, parent_id: str | None, document: str) -> Snaps
 
 
 def with_old_parent(source: str, entry: SnapshotInfo, parent: str) -> SnapshotInfo:
-    """Return the entry as it was before an edit, with its old parent and logs.
+    """Return a snapshot's entry as it was before an edit, with its old parent and logs.
 
     Raises:
-        FormatError: If the entry did not take over the log of that parent.
+        FormatError: If the entry did not take over the transaction log of that parent.
     """
     if parent not in entry.pruned_logs:
         raise FormatError(
@@ -206,7 +207,7 @@ def _id(name: str) -> str:
 
 
 def _with_parent(source: str, info: RepoInfo, snapshot_id: str, parent: str) -> SnapshotInfo:
-    """Give an entry another parent, and the logs of the snapshots that this cuts off."""
+    """Give a snapshot's entry another parent, and the logs of the ancestors that this cuts off."""
     entry = info.snapshots[snapshot_id]
     between = list(_ancestors_until(source, info, entry, parent))
     logs = [log for ancestor in reversed(between) for log in (*ancestor.pruned_logs, ancestor.snapshot_id)]
@@ -225,8 +226,8 @@ def _ancestors_until(source: str, info: RepoInfo, entry: SnapshotInfo, end: str)
 def _log(source: str, info: RepoInfo, entry: LogEntry) -> dict[str, Any]:
     """Return the operations log with the new entry, as fields of `RepoInfo`.
 
-    After `max_updates` entries, the log continues in the copy to which the first dropped entry
-    refers. As in the library, entries without a copy are kept.
+    After `max_updates` entries, the log continues in the backup copy to which the first dropped
+    entry refers. As in the Icechunk library, entries without such a copy are kept.
     """
     if not info.updates or info.updates[0].backup_path is not None:
         raise FormatError(f"{source}: expected an operations log whose newest operation has no copy; nothing was changed")

@@ -1,8 +1,8 @@
 """Decide which planned edits to make in a repository with spec version 2.
 
-An action is executed if the repository is in the planned state and the policy still requires the
-action. Even if only a part of a plan is executed, no entry is removed that a ref, a parent or a
-new commit refers to.
+An action is executed if the repository is in the state that the plan assumes and the policy still
+requires the action. Even if only a part of a plan is executed, no snapshot is removed to which a
+ref, a child or a new commit refers.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def execute_repo(actions: Sequence[ExpiryAction], policy: Callable[[RepoInfo], R
 
     Args:
         actions: Approved actions.
-        policy: Applies the policy to the content of `repo`.
+        policy: Applies the current policy to the content of `repo`.
         file: The `repo` object.
     """
 
@@ -45,12 +45,15 @@ def execute_repo(actions: Sequence[ExpiryAction], policy: Callable[[RepoInfo], R
 
 
 def _operation(edits: RepoEdits) -> UpdateKind:
-    """Return the library's kind of operation. Its collector only removes unreachable snapshots."""
+    """Return the kind under which the Icechunk library would log the edits.
+
+    The library's garbage collector only removes unreachable snapshots.
+    """
     return UpdateKind.EXPIRATION_RAN if edits.parents or edits.deleted_refs else UpdateKind.GC_RAN
 
 
 def decide(actions: Sequence[ExpiryAction], info: RepoInfo, required: Sequence[ExpiryAction]) -> Decision:
-    """Compare the approved actions with the current content and policy. This function is pure.
+    """Compare the approved actions with the content of `repo` and the current policy.
 
     Args:
         actions: Approved actions.
@@ -94,7 +97,7 @@ def _to_edits(actions: Sequence[ExpiryAction]) -> RepoEdits:
 
 
 def _reached_deletions(accepted: Sequence[ExpiryAction], info: RepoInfo) -> dict[ExpiryAction, str]:
-    """Find deletions of refs whose head another ref reaches. Returns the reason for each."""
+    """Find the accepted ref deletions whose head another ref reaches, with the reason for each."""
     edits = _to_edits(accepted)
     parents = {name: edits.parents.get(name, entry.parent_id) for name, entry in info.snapshots.items()}
     reached: set[str] = set()
@@ -109,7 +112,7 @@ def _reached_deletions(accepted: Sequence[ExpiryAction], info: RepoInfo) -> dict
 
 
 def heads_of(info: RepoInfo) -> dict[tuple[RefType, str], str]:
-    """Return the head of each ref."""
+    """Return the head snapshot of each ref, keyed by type and name of the ref."""
     heads: dict[tuple[RefType, str], str] = {("branch", name): head for name, head in info.branches.items()}
     for name, head in info.tags.items():
         heads["tag", name] = head

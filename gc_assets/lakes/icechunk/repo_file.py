@@ -1,7 +1,8 @@
 """Read the `repo` object of a repository with spec version 2, and replace it conditionally.
 
-A single replacement makes all changes of a plan. As in the library, the old object is copied to
-`overwritten/` first. If the process is killed in between, the copy stays there unreferenced.
+A single replacement makes all changes of a plan. As in the Icechunk library, the old object is
+copied to `overwritten/` first. If the process is killed before the replacement, the copy stays
+there without a reference to it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _LONGEST_PAUSE = 2.0
 
 @dataclass(frozen=True, slots=True)
 class StoredRepo:
-    """Content of `repo`, and the etag that is needed to replace it."""
+    """Content of the object `repo`, and the etag that is needed to replace it."""
 
     raw: bytes
     etag: str
@@ -40,12 +41,12 @@ class StoredRepo:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Result of comparing actions with the current content.
+    """Result of comparing planned actions with the current content of `repo`.
 
     Attributes:
         settled: Outcomes of actions that must not be executed.
         accepted: Actions that `edits` executes.
-        edits: Changes to make.
+        edits: Changes to make in `repo`.
     """
 
     settled: Sequence[ExpiryOutcome]
@@ -70,7 +71,7 @@ class RepoFile:
         return StoredRepo(raw, etag, parse_repo(self.address, raw))
 
     def replace(self, stored: StoredRepo, edits: RepoEdits, kind: UpdateKind) -> str:
-        """Write the edited content, provided that the object has not changed since it was read.
+        """Replace `repo` with edited content, unless the object has changed since it was read.
 
         Returns:
             The name of the copy of the replaced object.
@@ -105,7 +106,11 @@ class RepoFile:
         return backup
 
     def _has_change(self, backup: str) -> bool:
-        """Check if the object includes the change that made this copy. Raises `StoreError`."""
+        """Return True if the current object includes the change that made this backup copy.
+
+        Raises:
+            StoreError: If the object cannot be read.
+        """
         try:
             return is_made(self.read().info, backup)
         except (FormatError, OSError) as error:
@@ -113,9 +118,9 @@ class RepoFile:
 
 
 def is_made(info: RepoInfo, backup: str) -> bool:
-    """Return True if the content includes the change that made this copy.
+    """Return True if the content of `repo` includes the change that made this backup copy.
 
-    Each change makes its own copy, and later changes keep the copy's name in the log.
+    Each change makes its own copy, and later changes keep the copy's name in the operations log.
     """
     return backup in info.backups
 
@@ -136,16 +141,17 @@ def edit_repo(
     kind: Callable[[RepoEdits], UpdateKind],
     pause: Callable[[float], None] = time.sleep,
 ) -> Iterator[ExpiryOutcome]:
-    """Make all accepted changes in one replacement. Yields one outcome per action.
+    """Make all accepted changes in one replacement of `repo`. Yields one outcome per action.
 
-    If a writer replaces the object first, the decision is repeated for the new content.
+    If a writer replaces `repo` in the meantime, the decision is repeated for the new content.
 
     Args:
         actions: Actions to execute.
         file: The `repo` object.
-        decide: Compares the actions with the content. May raise `LakeUnreadable` or `StoreError`.
-        kind: Returns the kind of operation for the log.
-        pause: Waits between attempts.
+        decide: Compares the actions with the content of `repo`. May raise `LakeUnreadable` or
+            `StoreError`.
+        kind: Returns the kind of operation for the operations log.
+        pause: Waits the given number of seconds between attempts.
     """
     error: Exception | None = None
     started, attempt = time.monotonic(), 0

@@ -1,8 +1,8 @@
-"""Parse the `repo` object of spec version 2: refs, listed snapshots and the operations log.
+"""Parse the `repo` object of spec version 2, with refs, listed snapshots and an operations log.
 
 Format: Icechunk `spec-v2.md`, "Repo Info File", and `repo.fbs`. `repo` is the only mutable object
 of a repository. It lists all snapshots with their parents, and any other snapshot file is garbage.
-Content that the library never writes is rejected, because its meaning is unknown.
+Content that the Icechunk library never writes is rejected, because its meaning is unknown.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ MetadataItems = tuple[tuple[str, bytes], ...]
 
 @dataclass(frozen=True, slots=True)
 class SnapshotInfo:
-    """Entry for a listed snapshot.
+    """Entry in `repo` for a listed snapshot.
 
     Attributes:
-        snapshot_id: Spelled id.
-        parent_id: Spelled id of another listed snapshot, or None for a root.
+        snapshot_id: Id in base32 encoding, like all ids in this module.
+        parent_id: Id of another listed snapshot, or None for a root.
         flushed_us: Commit time in microseconds since 1970.
         message: Commit message.
         metadata: Names and FlexBuffer values, as stored.
-        pruned_logs: Spelled ids of transaction logs of expired ancestors, oldest first. The library
-            still needs them.
+        pruned_logs: Ids of transaction logs of expired ancestors, oldest first. The Icechunk
+            library still needs these logs.
     """
 
     snapshot_id: str
@@ -82,7 +82,8 @@ class RepoInfo:
         status: Availability of the repository.
         metadata: Names and FlexBuffer values, as stored.
         updates: Operations, newest first.
-        repo_before_updates: Name of the copy in `overwritten/` in which the log continues.
+        repo_before_updates: Name of the copy in `overwritten/` in which the operations log
+            continues.
         config: Configuration as a FlexBuffer, or None for the default.
         enabled_flags: Ids of enabled feature flags, or None if the list is missing.
         disabled_flags: Ids of disabled feature flags, or None if the list is missing.
@@ -111,7 +112,7 @@ class RepoInfo:
 
     @property
     def backups(self) -> tuple[str, ...]:
-        """Names of copies in `overwritten/` that the operations log refers to."""
+        """Names of the backup copies in `overwritten/` to which the operations log refers."""
         named = [update.backup_path for update in self.updates] + [self.repo_before_updates]
         return tuple(dict.fromkeys(name for name in named if name is not None))
 
@@ -251,7 +252,7 @@ def _verify_flags(source: str, info: RepoInfo) -> None:
 
 
 def _verify_sorted(source: str, name: str, keys: list[str]) -> list[str]:
-    """Verify that keys are sorted. Otherwise the library's binary search would miss some of them."""
+    """Verify that keys are sorted, because the library's binary search would miss some otherwise."""
     # Sorting by code points is the same as sorting by UTF-8 bytes. Ids sort like their bytes.
     for first, second in pairwise(keys):
         if first >= second:

@@ -1,8 +1,8 @@
 """Restore the history of a repository with spec version 2 from an expiry log.
 
-This writes a new `repo` with the old entries, parents and branches. Commits made since the expiry
-are kept. A snapshot is only listed again if its file, its transaction logs and all of its manifests
-exist. Chunks are not checked, because the next run counts missing ones anyway.
+The object `repo` is replaced by one with the old entries, parents and branches. Commits made since
+the expiry are kept. A snapshot is only listed again if its file, its transaction logs and all of
+its manifests exist. Chunks are not checked, because the next run counts missing ones anyway.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ def restore_repo(actions: Sequence[ExpiryAction], file: RepoFile) -> Iterator[Ex
 
 
 def decide_restore(actions: Sequence[ExpiryAction], info: RepoInfo, missing: Mapping[str, str]) -> Decision:
-    """Compare the actions with the current content. This function is pure.
+    """Decide which executed actions can be undone in the current content of `repo`.
 
     Args:
         actions: Executed actions.
         info: Current content of `repo`.
-        missing: Why a snapshot cannot be listed again, by snapshot.
+        missing: For each snapshot that cannot be listed again, the reason.
     """
     restoration = _Restoration(info, missing, {item.snapshot_id: item for item in actions if item.action == REMOVE_SNAPSHOT})
     settled: list[ExpiryOutcome] = []
@@ -70,11 +70,11 @@ def decide_restore(actions: Sequence[ExpiryAction], info: RepoInfo, missing: Map
 
 @dataclass
 class _Restoration:
-    """Entries and branches to restore.
+    """Snapshot entries and branches to restore in `repo`.
 
     Attributes:
-        removed: Removals by snapshot.
-        restored: Entries to add or replace.
+        removed: Executed removal of each snapshot, keyed by snapshot id.
+        restored: Snapshot entries to add or replace.
         branches: Branches to create.
     """
 
@@ -85,7 +85,7 @@ class _Restoration:
     branches: dict[str, str] = field(default_factory=dict[str, str])
 
     def undo(self, action: ExpiryAction) -> tuple[ExpiryVerdict, str] | None:
-        """Add changes that undo an action. If that is impossible, return the action's outcome."""
+        """Add the changes that undo an action. If that is impossible, return the action's outcome."""
         if action.action not in _ORDER:
             raise ValueError(f"Icechunk has no action {action.action!r}, so it cannot be undone")
         if action.details is None and action.action != DELETE_IDLE_BRANCH:
@@ -134,7 +134,7 @@ class _Restoration:
         return None
 
     def _require(self, snapshot_id: str, child: str | None = None) -> None:
-        """List a snapshot and its ancestors again. Raises `FormatError` if that is impossible."""
+        """Add a snapshot and its ancestors to the list again. `FormatError` if that is impossible."""
         line: dict[str, SnapshotInfo] = {}
         at: str | None = snapshot_id
         while at is not None:
@@ -172,7 +172,7 @@ class _MissingFiles:
         return {name: reason for name, reason in self._inspected.items() if reason is not None}
 
     def _inspect(self, action: ExpiryAction) -> str | None:
-        """Describe the first file of a snapshot that is missing or wrong, or return None."""
+        """Describe the first file of a removed snapshot that is missing or wrong, or return None."""
         objects, repository, snapshot_id = self._file.objects, self._file.repository, action.snapshot_id
         address = f"{repository}/snapshots/{snapshot_id}"
         try:

@@ -1,7 +1,8 @@
 """Operations log in the `repo` object of spec version 2.
 
 Format: Icechunk `repo.fbs`, table `Update` and union `UpdateType`. The log does not affect which
-objects are live. Operations that only a later library knows can therefore be read, but not written.
+objects are live. Operations that only a later release of the Icechunk library knows can therefore
+be read, but not written.
 """
 
 from __future__ import annotations
@@ -96,11 +97,11 @@ UpdateValue = int | bool | str | RepoStatus
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Operation in the log.
+    """Operation in the operations log.
 
     Attributes:
         kind: Number of the operation, usually an `UpdateKind`.
-        value: Fields by their names in the schema, with spelled ids. None if the kind is unknown.
+        value: Fields by their names in the schema, with ids in base32. None if the kind is unknown.
         updated_us: Time in microseconds since 1970.
         backup_path: Name of the copy in `overwritten/` that was made before the next operation.
             The newest operation does not have one yet.
@@ -124,7 +125,10 @@ def parse_time(table: Table, field: int, name: str) -> int:
 
 
 def parse_status(reader: TableReader, field: int) -> RepoStatus:
-    """Parse a status. Raises `FormatError` if it is unknown, because it may forbid changes."""
+    """Parse the status of a repository.
+
+    An unknown one may forbid changes, so it is a `FormatError`.
+    """
     table = reader.table(field, STATUS_FIELDS)
     number = table.number(AVAILABILITY, U8)
     if number not in set(Availability):
@@ -135,7 +139,7 @@ def parse_status(reader: TableReader, field: int) -> RepoStatus:
 
 
 def parse_update(reader: TableReader, table: Table) -> Update:
-    """Parse one operation. The value is None if the kind is unknown."""
+    """Parse one operation of the log. Its value is None if its kind is unknown."""
     kind = table.number(KIND, U8)
     fields = UPDATE_VALUES.get(kind)
     value: dict[str, UpdateValue] | None = None

@@ -1,7 +1,7 @@
 """Write the `repo` object of spec version 2.
 
-Format: Icechunk `repo.fbs`. When the library rewrites `repo`, it drops `extra`. This module keeps
-it.
+Format: Icechunk `repo.fbs`. When the Icechunk library rewrites `repo`, it drops the reserved bytes
+`extra`. This module keeps them.
 """
 
 from __future__ import annotations
@@ -70,7 +70,10 @@ def _optional(write: Callable[[T], int], value: T | None) -> int | None:
 
 
 class _Writer:
-    """Builds tables from the end of the buffer, so children precede parents. Lists are sorted."""
+    """Builds FlatBuffers tables from the end of the buffer, so children are written before parents.
+
+    Lists are sorted.
+    """
 
     def __init__(self) -> None:
         self._builder: Any = flatbuffers.Builder(1 << 16)
@@ -197,7 +200,7 @@ class _Writer:
             self._builder.PrependUint32(word)
 
     def _end(self, fields: Mapping[int, int | None]) -> int:
-        """Finish a table after its children have been written at these offsets."""
+        """Finish a table whose children have been written at the offsets in `fields`."""
         for slot, offset in fields.items():
             if offset is not None:
                 self._builder.PrependUOffsetTRelativeSlot(slot, offset, 0)

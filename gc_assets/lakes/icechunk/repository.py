@@ -1,4 +1,4 @@
-"""Common interface of the two repository layouts.
+"""Common interface of the two layouts of Icechunk repositories.
 
 In spec version 1, each ref is an object in `refs/`, and every object in `snapshots/` is a commit.
 In spec version 2, the object `repo` contains the refs and lists the snapshots. Retention, decoding
@@ -21,15 +21,15 @@ class Repository(Protocol):
     """Reads the refs, commits and virtual chunk containers of one repository."""
 
     def freeze(self, as_of: datetime) -> FrozenRefs:
-        """Read the mutable state. Raises `LakeUnreadable` if that fails."""
+        """Read the mutable state of the repository. Raises `LakeUnreadable` if that fails."""
         ...
 
     def commits(self, source: CommitSource) -> Iterator[Commit]:
-        """Yield the snapshots in the source's shard. Raises `LakeUnreadable` if that fails."""
+        """Yield the snapshots in the shard that a source describes. `LakeUnreadable` if that fails."""
         ...
 
     def read_prefixes(self) -> NamedPrefixes:
-        """Read the virtual chunk containers. If that fails, the result contains the reason."""
+        """Read the virtual chunk containers (named prefixes). If that fails, return the reason."""
         ...
 
 
@@ -69,6 +69,6 @@ def _exists(objects: Objects, address: str) -> bool:
 
 
 def _find_copy(objects: Objects, folder: str) -> str | None:
-    """Return the address of any copy of `repo`, or None if there are no copies."""
+    """Return the address of any backup copy of `repo`, or None if no copy exists."""
     addresses = (address for address, _, _ in objects.list(folder))
     return next((address for address in addresses if backup_time_us(address.removeprefix(folder)) is not None), None)

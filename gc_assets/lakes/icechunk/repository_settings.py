@@ -1,4 +1,7 @@
-"""Repository settings that affect retention, stored in `CommitSource.properties`."""
+"""Settings of an Icechunk repository that affect retention.
+
+They are stored in `CommitSource.properties`.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ DELETE_TAG: Final = "delete_tag"
 class RepositorySettings:
     """Spec version, availability and disabled features of a repository.
 
-    Repositories with spec version 1 only have the version.
+    A repository with spec version 1 only has the version.
 
     Attributes:
         availability: `online`, `read-only` or `offline`.
@@ -29,7 +32,7 @@ class RepositorySettings:
 
     @classmethod
     def of(cls, sources: Sequence[CommitSource]) -> Self:
-        """Read the settings from the properties of sources."""
+        """Read the settings from the properties of a repository's commit sources."""
         found = sources[0].properties if sources else {}
         return cls(
             int(found.get("spec_version", "1")),

@@ -25,7 +25,7 @@ FOLDERS = ("snapshots", "manifests", "transactions", "chunks")
 
 @dataclass(frozen=True, slots=True)
 class RepositoryV1:
-    """A repository with spec version 1. Its address does not end in a slash."""
+    """An Icechunk repository with spec version 1. Its address does not end in a slash."""
 
     lake: str
     objects: Objects
@@ -36,7 +36,9 @@ class RepositoryV1:
         return replace(self.read_state(), named_prefixes=self.read_prefixes())
 
     def read_state(self) -> FrozenRefs:
-        """Read everything except virtual chunk containers. Files of deleted tags stay live.
+        """Read the mutable state, except for virtual chunk containers.
+
+        Files of deleted tags stay live.
 
         Raises:
             LakeUnreadable: If a ref cannot be read, or the repository does not have any refs.
@@ -61,7 +63,7 @@ class RepositoryV1:
         )
 
     def commits(self, source: CommitSource) -> Iterator[Commit]:
-        """Yield the snapshots in the source's shard.
+        """Yield the snapshots in the shard of `snapshots/` that the source describes.
 
         Objects whose names are not object ids are skipped. A damaged snapshot becomes a commit with
         the error in its summary.

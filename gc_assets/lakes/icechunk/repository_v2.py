@@ -1,8 +1,8 @@
 """Repository with spec version 2: the object `repo` contains the refs and lists the snapshots.
 
-While `repo` lists a snapshot, its files are kept, even if no ref reaches it. A snapshot file that
-is not listed is a dangling commit: either its writer has not updated `repo` yet, or it was removed
-from the list.
+As long as `repo` lists a snapshot, its files are kept, even if no ref reaches it. A snapshot file
+that `repo` does not list is a dangling commit. Either its writer has not updated `repo` yet, or the
+snapshot was removed from the list.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class RepositoryV2:
-    """A repository with spec version 2. Its address does not end in a slash.
+    """An Icechunk repository with spec version 2. Its address does not end in a slash.
 
     Attributes:
-        overwritten: How long copies of `repo` are kept.
+        overwritten: How long backup copies of `repo` are kept.
     """
 
     lake: str
@@ -61,7 +61,7 @@ class RepositoryV2:
         return replace(self.read_state(info, as_of), named_prefixes=self._prefixes_of(info))
 
     def commits(self, source: CommitSource) -> Iterator[Commit]:
-        """Yield the snapshots in the source's shard.
+        """Yield the snapshots in the shard that the source describes.
 
         `repo` is read again, so that the result includes snapshots committed since the refs were
         read.
@@ -89,7 +89,7 @@ class RepositoryV2:
             raise LakeUnreadable(str(error)) from error
 
     def read_state(self, info: RepoInfo, as_of: datetime) -> FrozenRefs:
-        """Build the repository's state from this `repo`, without virtual chunk containers.
+        """Build the repository's state from content of `repo`, without virtual chunk containers.
 
         Raises:
             LakeUnreadable: If the store fails.
@@ -111,7 +111,7 @@ class RepositoryV2:
         )
 
     def state_without_files(self, info: RepoInfo, shards: int = 1) -> FrozenRefs:
-        """Return the refs and settings in this `repo`. Sends no requests to the store."""
+        """Return the refs and settings in the content of `repo`, without requests to the store."""
         tags, branches = ([Ref(name, kind, head) for name, head in refs.items()] for kind, refs in _refs_by_type(info))
         address, properties = repo_address(self.address), _properties(info)
         return FrozenRefs(
@@ -124,11 +124,14 @@ class RepositoryV2:
         )
 
     def listed_commits(self, info: RepoInfo) -> Iterator[Commit]:
-        """Yield the listed snapshots. Sends no requests, so sizes and storage times are unknown."""
+        """Yield the snapshots that `repo` lists, without requests to the store.
+
+        Sizes and storage times of their files are therefore unknown.
+        """
         return (self._listed_commit(entry, None) for entry in info.snapshots.values())
 
     def commits_of(self, info: RepoInfo, shard: int = 0, shards: int = 1) -> Iterator[Commit]:
-        """Yield the listed snapshots in a shard, followed by the unlisted snapshot files.
+        """Yield the snapshots of a shard: those that `repo` lists, then those found only as files.
 
         Files of listed snapshots are not read. A missing one is later reported as a missing
         metadata object of its commit.

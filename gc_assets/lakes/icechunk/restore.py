@@ -1,9 +1,9 @@
-"""Restore history from an expiry log: deleted branches first, then old parents.
+"""Restore history in a repository with spec version 1: deleted branches, then old parents.
 
-A snapshot only becomes reachable again if its whole history exists, including all chunk manifests.
-Otherwise the library's garbage collector would fail permanently for this ref. Chunks are not
-checked, because the next run counts missing ones anyway. History that is reachable now is assumed
-to be complete.
+The executed actions come from an expiry log. A snapshot only becomes reachable again if its whole
+history exists, including all chunk manifests, because otherwise the library's garbage collector
+would always fail for this ref. Chunks are not checked, because the next run counts missing ones
+anyway. History that is reachable now is assumed to be complete.
 """
 
 from __future__ import annotations

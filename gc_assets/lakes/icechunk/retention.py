@@ -1,8 +1,8 @@
 """Apply the retention policy to snapshots, and plan the history edits that follow from it.
 
-All functions are pure: they do not read objects or a clock. `expiration` simulates the edits. This
-module adds rules that protect snapshots even if they would expire: the grace period, the cut-off
-for unreachable snapshots, and the protection of incomplete histories.
+All functions are pure: they do not read objects or a clock. The module `expiration` simulates the
+edits. This module adds rules that protect snapshots that would expire otherwise: the grace period,
+the cut-off for unreachable snapshots, and the protection of incomplete histories.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ DEFAULT_BRANCH = "main"
 
 
 def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: datetime, config: IcechunkLakeConfig) -> Retention:
-    """Apply the policy to the commit graph. `Retention.reachable` has the order of `commits`.
+    """Apply the retention policy to the snapshots of a repository.
+
+    The rows of `Retention.reachable` have the order of `commits`.
 
     Raises:
         LakeUnreadable: If the head of a ref is not among the commits, a damaged snapshot is
@@ -66,7 +68,7 @@ def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: d
 
 
 def _retain_all(lake: str, graph: Graph, reason: str) -> Retention:
-    """Retain all snapshots, including unreachable damaged ones, and do not plan any edits."""
+    """Retain all snapshots, even damaged ones that no ref reaches, and do not plan any edits."""
     _refuse_unreadable(lake, graph, {})
     rows = [
         {"commit_id": commit_id, "state": RETAINED, "refs": list(reach.names), "refs_count": reach.count, "reason": reason}
@@ -76,7 +78,7 @@ def _retain_all(lake: str, graph: Graph, reason: str) -> Retention:
 
 
 def _find_fixed(graph: Graph, ambiguous: frozenset[str], settings: RepositorySettings) -> set[int]:
-    """Find refs that must never be deleted. Returns the `id()` of each pointer."""
+    """Find refs that must never be deleted. Returns Python's `id()` of each `RefPointer`."""
     renamed = {id(pointer.ref) for pointer in graph.renamed}
     return {
         id(pointer)
@@ -89,7 +91,7 @@ def _find_fixed(graph: Graph, ambiguous: frozenset[str], settings: RepositorySet
 
 
 def _is_protecting(graph: Graph, pointer: RefPointer, config: IcechunkLakeConfig, fixed: set[int]) -> bool:
-    """Return True if a ref protects its history.
+    """Return True if a ref protects the snapshots in its history.
 
     A tag that the policy ignores only protects its history if the history is incomplete or if the
     tag cannot be deleted. In spec version 2, the whole repository would become unreadable if a tag
@@ -116,13 +118,13 @@ def _find_protected(
     Args:
         graph: Snapshots and refs.
         expiration: Planned edits.
-        unreached: Snapshots to which `cutoff` applies.
-        grace_cutoff: Any snapshot after this time, in microseconds, is kept.
+        unreached: Positions of snapshots to which `cutoff` applies, because no ref reached them.
+        grace_cutoff: Any snapshot after this time, in microseconds since 1970, is kept.
         cutoff: Rule for unreachable snapshots.
-        as_of: Reference time for ages.
+        as_of: Time at which the ages of snapshots are computed.
 
     Returns:
-        The reason for each snapshot, by position.
+        The reason for each kept snapshot, keyed by its position.
     """
     protected = dict.fromkeys(graph.history.forest.cyclic, "kept: its parents form a cycle, so its history is unknown")
     if any(index in expiration.reached for index in graph.history.forest.cyclic):
@@ -167,8 +169,8 @@ def _find_cut_off(graph: Graph, refs: FrozenRefs) -> set[int]:
     """Find the snapshots that edits of earlier runs removed from the history.
 
     They expired under the rule of their ref, so the rule for unreachable snapshots does not apply.
-    Listed snapshots are an exception. A partly executed plan may have left them behind, and they
-    are removed by a separate edit of an apply that does not read the earlier edits.
+    Snapshots that `repo` lists are an exception. A partly executed plan may have left them behind,
+    and a separate edit removes them, in an apply that does not read the edits of earlier runs.
     """
     parent, position = graph.history.forest.parent, graph.history.forest.position
     cut_off: set[int] = set()
@@ -188,8 +190,8 @@ def _find_cut_off(graph: Graph, refs: FrozenRefs) -> set[int]:
 def _refuse_incomplete(lake: str, graph: Graph, config: IcechunkLakeConfig) -> None:
     """Raise `LakeUnreadable` if a ref reaches a snapshot whose parent is missing.
 
-    Only the missing object contains its own parent and manifests. Without it, earlier snapshots
-    look dangling, and its files look like garbage.
+    Only the object of the missing snapshot records its own parent and manifests. Without it,
+    earlier snapshots look dangling, and its files look like garbage.
     """
     gaps = {
         parent: index for index, parent in graph.missing_parent.items() if graph.reach[index].count and parent not in config.lost_snapshots
@@ -276,7 +278,7 @@ def _ref_deletion(graph: Graph, pointer: RefPointer, reason: str) -> dict[str, A
 
 
 def _removals(graph: Graph, rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Plan to remove listed snapshots that are not retained. Their files are kept until then."""
+    """Plan to remove listed snapshots that are not retained. Their files are kept until removal."""
     parent = graph.history.forest.parent
     for index, entry in graph.entries.items():
         if rows[index]["state"] != RETAINED:
@@ -334,7 +336,7 @@ def _build_notes(
 
 
 def _describe_names(lake: str, graph: Graph, ambiguous: frozenset[str]) -> Iterator[str]:
-    """Yield notes about names that several refs share, and directories that the library misses."""
+    """Yield notes about names that refs share, and about ref directories that the library ignores."""
     for name in sorted(ambiguous):
         types = Counter(pointer.ref.ref_type for pointer in graph.pointers if pointer.ref.ref_name == name)
         if len(types) > 1:

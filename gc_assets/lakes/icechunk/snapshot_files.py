@@ -48,10 +48,11 @@ class SnapshotFolder:
         objects: Access to the store.
         repository: Address of the repository.
         spec_versions: Spec versions that files in this repository can have.
-        hint: Why a file may have another version, and how to fix this.
+        hint: Text for error messages: why a file may have another spec version, and how to fix
+            this.
         summary: Key-value pairs to add to the summary of each commit.
-        by_storage_time: True if a commit gets the storage time of its object in case that is later
-            than its own time.
+        by_storage_time: True if a commit gets the time at which its object was stored, if that is
+            later than the commit time in the file.
     """
 
     lake: str
@@ -67,7 +68,7 @@ class SnapshotFolder:
         return f"{self.repository}/snapshots/"
 
     def list(self) -> list[SnapshotFile]:
-        """List all objects. Raises `LakeUnreadable` if the store fails."""
+        """List all objects in the folder. Raises `LakeUnreadable` if the store fails."""
         try:
             return [SnapshotFile(*item) for item in self.objects.list(self.address) if "/" not in item[0].removeprefix(self.address)]
         except OSError as error:
@@ -120,7 +121,7 @@ class SnapshotFolder:
 
 
 def snapshots_of(files: Sequence[SnapshotFile]) -> list[SnapshotFile]:
-    """Keep only files whose names are object ids. Nothing can refer to any other file."""
+    """Return the files whose names are object ids. No snapshot or ref can refer to any other file."""
     return [file for file in files if is_object_id(file.name)]
 
 

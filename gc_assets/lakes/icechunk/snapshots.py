@@ -1,8 +1,8 @@
 """Parse snapshot files (`snapshot.fbs`), and write those with spec version 1.
 
 Format: Icechunk `spec-v1.md` and `spec-v2.md`, "Snapshot Files". We read the id, parent, time and
-chunk manifests of a snapshot, and can write a snapshot with another parent. Nodes are not read,
-because `manifest_files` and `manifest_files_v2` already list all of their manifests.
+chunk manifests of a snapshot, and can write a snapshot with another parent. The nodes (groups and
+arrays) are not read, because `manifest_files` and `manifest_files_v2` list all of their manifests.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def parse_snapshot(source: str, raw: bytes, spec_versions: frozenset[int] = enve
 
 
 def _manifest_files(root: Table) -> tuple[list[ManifestFile], bool]:
-    """Read the manifests in both lists. The flag is True if a manifest contains extra bytes."""
+    """Read the manifests in both lists of a snapshot. The flag is True if one has reserved bytes."""
     buffer = root.buffer
     start, count = buffer.vector(root.at(_MANIFEST_FILES, "manifest_files"), _MANIFEST_FILE.itemsize)
     rows = np.frombuffer(buffer.data, _MANIFEST_FILE, count, start)
@@ -122,7 +122,7 @@ def _manifest_files(root: Table) -> tuple[list[ManifestFile], bool]:
 
 
 def _manifest_tables(buffer: FlatBuffer, layout: VTable, tables: Positions) -> list[ManifestFile]:
-    """Read manifests from tables that share a layout. Writers omit numbers that are 0."""
+    """Read manifest entries from tables that share a layout. Writers omit numbers that are 0."""
     if layout.fields[_MANIFEST_ID] == ABSENT:
         raise FormatError(f"{buffer.source}: a chunk manifest has no id; restore the file from a backup")
     ids = gather_ids(buffer, tables + layout.fields[_MANIFEST_ID])
@@ -135,14 +135,14 @@ def _manifest_tables(buffer: FlatBuffer, layout: VTable, tables: Positions) -> l
 
 
 def with_parent(source: str, raw: bytes, parent_id: str) -> bytes:
-    """Build the file with another parent.
+    """Return the content of a snapshot file with another parent.
 
     Only 12 bytes of the payload change, and the header and compression stay the same. When the
     library expires its own snapshots, it writes the same bytes (verified with 1.1.21).
 
     Raises:
-        FormatError: If this is a first snapshot, which has no parent field, or if the result is not
-            the same snapshot with the new parent.
+        FormatError: If it is the first snapshot of a history, which has no parent field, or if the
+            result is not the same snapshot with the new parent.
     """
     payload = envelope.unwrap(source, raw, envelope.SNAPSHOT, envelope.SPEC_V1)
     at = _parent_position(FlatBuffer(source, payload).root(_FIELDS))
@@ -159,5 +159,5 @@ def with_parent(source: str, raw: bytes, parent_id: str) -> bytes:
 
 
 def _parent_position(root: Table) -> int | None:
-    """Return the position of the parent's id. The first snapshot does not have one."""
+    """Return the byte position of the parent's id. The first snapshot of a history has none."""
     return root.at(_PARENT_ID, "parent_id") if root.has(_PARENT_ID) else None

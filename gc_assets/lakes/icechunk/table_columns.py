@@ -1,7 +1,7 @@
 """Read many FlatBuffers tables with numpy.
 
-Tables with the same layout (vtable) are read in one pass. Since writers share layouts, there are
-only a few. Every position is checked against the size of the buffer.
+Tables with the same layout (vtable) are read in one pass. Since writers let tables share layouts, a
+file has only a few layouts. Every position is checked against the size of the buffer.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def table_positions(buffer: FlatBuffer, field: int) -> Positions:
 
 
 def group_by_layout(buffer: FlatBuffer, tables: Positions, known_fields: int) -> list[tuple[VTable, Positions]]:
-    """Group tables by vtable."""
+    """Group the positions of tables by their layout (vtable)."""
     if not len(tables):
         return []
     vtables = tables - gather_u32(buffer, tables).view(np.int32)
@@ -47,7 +47,7 @@ def group_by_layout(buffer: FlatBuffer, tables: Positions, known_fields: int) ->
 
 
 def gather_ids(buffer: FlatBuffer, positions: Positions) -> Ids:
-    """Gather the object ids at some positions, as an array of shape (n, 12)."""
+    """Read the object id at each of the given positions, as an array of shape (n, 12)."""
     if int(positions.max()) + ID_BYTES > len(buffer.data):
         raise buffer.damage_error("an id past the end")
     if not np.any(positions & 3):  # This holds in practice, although the format does not guarantee it.
@@ -56,7 +56,7 @@ def gather_ids(buffer: FlatBuffer, positions: Positions) -> Ids:
 
 
 def gather_u32(buffer: FlatBuffer, positions: Positions) -> NDArray[np.uint32]:
-    """Gather the 4-byte numbers at some positions, which the format requires to be aligned."""
+    """Read an unsigned 4-byte integer at each of the given, aligned positions."""
     if int(positions.min()) < 0 or int(positions.max()) + 4 > len(buffer.data):
         raise buffer.damage_error("a table past the end")
     if np.any(positions & 3):
@@ -71,12 +71,12 @@ def gather_u64(buffer: FlatBuffer, positions: Positions) -> NDArray[np.uint64]:
 
 
 def count_bytes(buffer: FlatBuffer, fields: Positions) -> NDArray[np.uint32]:
-    """Return the sizes of byte vectors, given the fields that point to them."""
+    """Return the sizes of byte vectors, given the positions of the fields that point to them."""
     return gather_u32(buffer, fields + gather_u32(buffer, fields))
 
 
 def gather_bytes(buffer: FlatBuffer, fields: Positions, name: str) -> Iterator[pa.BinaryArray]:
-    """Yield byte vectors or strings, given the fields that point to them, without duplicates.
+    """Yield distinct byte vectors or strings, given the positions of fields that point to them.
 
     Args:
         buffer: The file.

@@ -1,10 +1,10 @@
-"""Addresses of virtual chunks, interpreted in the same way as by the library.
+"""Addresses of virtual chunks, interpreted in the same way as by the Icechunk library.
 
 Library 2.x also writes `vcc://NAME/PATH` to repositories with spec version 1. NAME is a virtual
 chunk container in the configuration of the repository. Readers replace `vcc://NAME/` with the
-container's current `url_prefix`, never with an earlier one. The result is handled like any other
-location: query and fragment are removed, `.` and `..` components are resolved, and the rest is
-percent-decoded.
+container's current `url_prefix`, never with an earlier one. They treat the result like any other
+location: they remove query and fragment, resolve `.` and `..` components, and percent-decode the
+rest.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _Loader.add_multi_constructor("", lambda *_: None)  # pyright: ignore[reportUnkn
 def read_chunk_containers(objects: Objects, repository: str) -> NamedPrefixes:
     """Read the virtual chunk containers from a repository's `config.yaml`.
 
-    A repository without this file has no containers. If the file cannot be read, the result
-    contains the reason.
+    A repository without this file has no virtual chunk containers. If the file cannot be read, the
+    result contains the reason.
     """
     address = f"{repository}/config.yaml"
     try:
@@ -109,7 +109,7 @@ def _yaml_containers(raw: bytes) -> Iterator[tuple[Any, Any]]:
 
 
 def _unique_prefixes(containers: Iterable[tuple[Any, Any]]) -> Iterator[tuple[str, str]]:
-    """Yield names and prefixes. A name with several prefixes is ambiguous and left out."""
+    """Yield the name and prefix of each container. A name with several prefixes is left out."""
     found: dict[str, set[str]] = {}
     for name, prefix in containers:
         if isinstance(name, str):
@@ -125,12 +125,12 @@ def _unique_prefixes(containers: Iterable[tuple[Any, Any]]) -> Iterator[tuple[st
 
 @dataclass(frozen=True, slots=True)
 class VirtualAddresses:
-    """Addresses to which virtual locations may refer.
+    """Addresses of files to which virtual chunk locations may refer.
 
     Attributes:
-        files: Addresses that current libraries read.
+        files: Addresses that current releases of the Icechunk library read.
         possible: Other addresses that may be meant. They do not have to exist.
-        names: Names of the containers in use.
+        names: Names of the virtual chunk containers that the locations use.
     """
 
     files: pa.StringArray
@@ -139,7 +139,7 @@ class VirtualAddresses:
 
 
 def virtual_addresses(source: str, locations: pa.StringArray, containers: NamedPrefixes | None) -> VirtualAddresses:
-    """Resolve virtual locations to every address to which they may refer.
+    """Resolve virtual chunk locations to every address to which they may refer.
 
     Raises:
         UnresolvedAddresses: If a location refers to a container that is missing from the
@@ -165,7 +165,10 @@ def virtual_addresses(source: str, locations: pa.StringArray, containers: NamedP
 
 
 def _expand(location: str, containers: NamedPrefixes | None, names: set[str]) -> str | None:
-    """Replace a container name with its prefix, and add it to `names`. None for unknown names."""
+    """Replace the container name in a location with its prefix. None if the name is unknown.
+
+    The name is added to `names`.
+    """
     match = _NAMED.fullmatch(location)
     if match is None or containers is None:
         return None
@@ -193,9 +196,9 @@ def spellings(location: str) -> set[str]:
     """Return all names that the file at a virtual location may have, in order to protect them.
 
     The library stores locations as URLs with encoded spaces and non-ASCII letters, but does not
-    encode percent signs. Older writers stored locations unchanged. `.` and `..` are resolved by
-    libraries before 2.3. Library 2.3 reads a key that contains them, but such a key is never a
-    candidate (`hidden_path` in docs/safety.md).
+    encode percent signs. Older writers stored locations unchanged. Releases before 2.3 resolve `.`
+    and `..`. Release 2.3 reads a key that contains them, but such a key is never a candidate for
+    deletion (`hidden_path` in docs/safety.md).
     """
     names = {_follow_dots(location), _follow_dots(_without_query(location))}
     return names.union(name for spelled in names if (name := _decode(spelled)) is not None)
@@ -205,8 +208,8 @@ def read_address(location: str) -> str | None:
     """Return the address that the library reads: without query and fragment, and percent-decoded.
 
     Measured with 1.1.21 and 2.3.0 on a disk and on S3: `a b%20c.nc` is stored as `a%20b%20c.nc` and
-    read as `a b c.nc`. The result is None if no key can have this name, because the file can never
-    be a candidate in that case.
+    read as `a b c.nc`. The result is None if no key can have this name, because the file can then
+    never be a candidate for deletion.
     """
     return _decode(_follow_dots(_without_query(location)))
 

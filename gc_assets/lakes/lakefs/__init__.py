@@ -1,1 +1,1 @@
-"""The lakeFS lake kind: one repository on a server."""
+"""The lakeFS lake kind: a lake is one repository on a lakeFS server."""

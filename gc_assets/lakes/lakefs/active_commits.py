@@ -6,9 +6,9 @@ than the cut-off, its first parent is active as well, because the branch pointed
 after the cut-off. Commits that are not the first parent of any commit, such as heads of deleted
 branches, start walks with the default rule. They must themselves be younger than its cut-off.
 
-If several walks reach a commit, the one with the longest retention continues. In lakeFS, the result
-depends on the order of commit ids, because the other walk stops only if it comes second. Here, the
-order does not matter.
+If several walks reach a commit, only the one with the longest retention continues. In lakeFS, a
+shorter walk only stops if it reaches the commit later, so the result depends on the order of commit
+ids. In this module, the order does not matter.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ class Start:
     Attributes:
         commit: Position of the commit.
         cutoff: Cut-off that applies to the walk.
-        name: Name of the rule in reasons.
-        dangling: True if the commit is not a branch head and has to be young enough itself.
+        name: Name of the rule in messages.
+        dangling: True if the commit is not a branch head and must be younger than the cut-off
+            itself.
     """
 
     commit: int
@@ -42,7 +43,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """Which commits are active, by position of the commit.
+    """Which commits are active, indexed by the position of the commit.
 
     Attributes:
         active: True if the commit is active.
@@ -57,7 +58,10 @@ class Activity:
 
 @dataclass(slots=True)
 class _Walk:
-    """Longest walk that reaches a commit. `until` is None at a head and for unlimited retention."""
+    """Walk with the longest retention that reaches a commit.
+
+    `until` is None at a head and for unlimited retention.
+    """
 
     cutoff: datetime | None
     max_age: timedelta | None
@@ -72,7 +76,7 @@ class _Walks:
     Attributes:
         by_age: Longest walk that reaches each commit.
         remaining: How many more commits a rule by count keeps, including this one.
-        names: Name of that rule.
+        names: Name of the rule by count.
     """
 
     by_age: list[_Walk | None]
@@ -103,7 +107,7 @@ def find_active_commits(graph: CommitGraph, committed_at: Sequence[datetime], st
         graph: The commits, without cycles and without missing parents.
         committed_at: Time of each commit.
         starts: Starting points of the walks.
-        as_of: Reference time for ages.
+        as_of: Time at which the ages of commits are computed.
     """
     walks = _Walks([None] * len(graph), [0] * len(graph))
     for start in starts:
@@ -139,9 +143,9 @@ def _walk_on(walks: _Walks, commit: int, parent: int, committed_at: datetime) ->
 
 
 def _end(moment: datetime, max_age: timedelta | None) -> datetime | None:
-    """Return when a time becomes older than `max_age`, or None if it never does.
+    """Return when a commit made at `moment` becomes older than `max_age`, or None if it never does.
 
-    Users can choose any commit time, even near the end of the calendar.
+    Since users can choose any commit time, the sum may exceed the calendar.
     """
     if max_age is None or moment > datetime.max.replace(tzinfo=UTC) - max_age:
         return None

@@ -1,10 +1,10 @@
 """Resolve the addresses in lakeFS entries (lakeFS `catalog.proto`, AddressType).
 
-An address is either full or relative to the repository's storage namespace, and both spellings may
-be used for the same file. For a local block store, addresses contain the server's mount point,
-which may differ from the path on this machine. The REST listing even writes the root of the store
-twice. For a full address, we therefore yield every name that the file may have. A superfluous name
-keeps some garbage, whereas a missing name would lose data.
+An address is either full or relative to the repository's storage namespace (the location of its
+files), and entries may use both for the same file. For a local block store, addresses contain the
+server's mount point, which may differ from the path on this machine. The REST listing even writes
+the root of the store twice. For a full address, we therefore yield every name that the file may
+have. A superfluous name would only keep some garbage, whereas a missing name would lose data.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ def is_full(addresses: pa.Array, types: pa.Array) -> pa.Array:
 
 
 def absolute_addresses(location: str, relative: pa.Array) -> pa.Array:
-    """Prepend `location`, the address of the namespace with one trailing `/`."""
+    """Prepend `location` to relative addresses.
+
+    `location` is the address of the namespace, with one trailing `/`.
+    """
     return pc.binary_join_element_wise(pa.scalar(location), relative, "")
 
 
@@ -58,7 +61,7 @@ class Roots:
     def of(cls, location: str, storages: Iterable[str], *, is_renamed: bool = False) -> Roots:
         """Collect the namespace, every storage, and all folders between storage and namespace.
 
-        Other repositories may be in the folders in between.
+        The folders in between may contain other repositories.
         """
         others: list[str] = []
         for storage in storages:
@@ -69,15 +72,16 @@ class Roots:
         return cls(location, tuple(root for root in dict.fromkeys(others) if root != location), is_renamed)
 
     def has_other_names(self, address: str) -> bool:
-        """Return True if a full address may refer to an object whose address here is different.
+        """Return True if the object at a full address may have another address on this machine.
 
-        Addresses in the namespace are literal. Any other address may be renamed. Even a bucket with
-        the same name as the namespace's bucket may be a different bucket for the server.
+        Addresses in the namespace are literal. Any other object may have another address for the
+        server. Even a bucket with the same name as the namespace's bucket may be a different bucket
+        for the server.
         """
         return address.startswith(_LOCAL) or (self.is_renamed and not address.startswith(self.location))
 
     def names_under_roots(self, end: str) -> Iterator[str]:
-        """Yield the names that a path suffix may have under each root."""
+        """Yield the names that a file may have under each root, given the end of its path."""
         if end.startswith(DATA):
             yield self.location + end
         for root in self.others:
@@ -87,7 +91,7 @@ class Roots:
 def possible_names(roots: Roots, address: str) -> Iterator[str]:
     """Yield all distinct names that the file at a full address may have, the most likely one first.
 
-    The most likely name is in the namespace's own data, if there is one. Otherwise it is the
+    The most likely name is the one in the namespace's own data, if it exists. Otherwise it is the
     address itself. `local://` is a path on the server's disk. A server in a container or on another
     machine has another mount point, so any suffix of the path may be under any of the roots. If the
     server may use another address for the namespace, this applies to all addresses outside of it as
@@ -98,7 +102,7 @@ def possible_names(roots: Roots, address: str) -> Iterator[str]:
 
 
 def _spellings(roots: Roots, address: str) -> Iterator[str]:
-    """Yield an address, and other spellings with which a server would read the same object.
+    """Yield an address, and other encodings with which a server would read the same object.
 
     For addresses in a bucket, servers decode the path and remove the query (`resolveFull` in
     `pkg/block/namespace.go`, lakeFS #9466). Imports from Azure record encoded web addresses. A key

@@ -2,8 +2,8 @@
 
 Format: RocksDB wiki, "Rocksdb BlockBasedTable Format", section Block. Keys in a block are
 prefix-compressed, except for a full key at each restart point. The intervals between restart points
-do not depend on each other, so the n-th entries of all intervals are decoded together. Decoding a
-range therefore takes sixteen steps, whatever its length.
+do not depend on each other, so the n-th entries of all intervals are decoded together. The number
+of steps to decode a range is therefore sixteen, independent of its length.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MATRIX_BYTES: Final = 2**25
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """Key-value pairs in the order of the table. Values are given by their positions in `buffer`."""
+    """Key-value pairs in the order of the SSTable. Values are given by positions in `buffer`."""
 
     buffer: Buffer
     keys: pa.BinaryArray
@@ -46,7 +46,7 @@ class Entries:
 
 
 def read_blocks(source: str, blocks: list[bytes]) -> Entries:
-    """Read all entries of decompressed data blocks, in order. The trailers of keys are removed.
+    """Read all entries of decompressed data blocks, in order, without the trailers of their keys.
 
     Raises:
         FormatError: If a block is damaged, or an entry does something other than set a value.
@@ -67,7 +67,7 @@ def read_blocks(source: str, blocks: list[bytes]) -> Entries:
 
 
 def _intervals(buffer: Buffer, blocks: list[bytes]) -> tuple[Positions, Positions]:
-    """Return the start and end position of each interval in the joined buffer."""
+    """Return the start and end of each interval between restart points in the joined buffer."""
     starts: list[Positions] = [np.zeros(0, np.int64)]
     ends: list[Positions] = [np.zeros(0, np.int64)]
     base = 0
@@ -135,7 +135,7 @@ def _read_intervals(buffer: Buffer, starts: Positions, ends: Positions) -> Entri
 def _next_keys(data: Bytes, held: Bytes, shared: Positions, at: Positions, sizes: Positions) -> Bytes:
     """Build the next key of each interval, as rows of bytes.
 
-    A key consists of a prefix that it shares with the previous key, and the bytes at `at`.
+    A key consists of a prefix that it shares with the previous key, and of the bytes at `at`.
     """
     width = int(sizes.max())
     columns = np.arange(width)

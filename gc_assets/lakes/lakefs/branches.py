@@ -1,9 +1,9 @@
-"""Protect branches of a repository, delete idle ones, and recreate them.
+"""Protect branches of a lakeFS repository, delete idle ones, and recreate them.
 
-lakeFS deletes a branch together with its staging area, and a deletion cannot depend on the head. We
-therefore read the head and the uncommitted changes immediately before. If a commit is made between
-these requests, it stays in the repository, but no ref points to it. Objects that are staged in
-between are lost.
+lakeFS deletes a branch together with its staging area (uncommitted changes), and a deletion request
+cannot name the expected head. We therefore read the head and the uncommitted changes immediately
+before the deletion. If a user makes a commit between these requests, it stays in the repository,
+but no ref points to it. Objects that are staged in this time are lost.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Verdict = tuple[ExpiryVerdict, str | None]
 
 
 class BranchClient(RepositoryClient):
-    """Client that reads and changes branches.
+    """Client that reads and changes the branches of a repository.
 
     Requests are not retried. If a branch was deleted and then created again, a second deletion
     would delete the new branch.
@@ -95,7 +95,10 @@ class BranchClient(RepositoryClient):
         return found if isinstance(found, ApiException) else None
 
     def _send(self, what: str, call: Callable[[], _Result]) -> _Result | ApiException:
-        """Return the response. If the server refuses the request, return its error instead."""
+        """Return the response to a request.
+
+        If the server refuses it, return the server's error instead.
+        """
 
         def send() -> _Result | ApiException:
             try:
@@ -110,7 +113,7 @@ class BranchClient(RepositoryClient):
 
 @dataclass(frozen=True, slots=True)
 class Protection:
-    """Protection of a repository's branches.
+    """Protection of a repository's branches from deletion and edits.
 
     Attributes:
         default: Name of the default branch.
@@ -161,13 +164,15 @@ def protect_branches(
     *,
     read_only: bool,
 ) -> tuple[Ref, ...]:
-    """Mark branches to keep even if they are idle, or not to edit, with the reason.
+    """Mark branches that must be kept even if they are idle, or must not be edited.
+
+    The marks are the properties `PROTECTED` and `UNEDITABLE` of the refs, with the reason as value.
 
     Args:
         client: Client of the repository.
         refs: Refs to mark.
-        rules: Rules for idle branches. Branches without a rule are not examined, but protected,
-            because a rule may be added before the refs are read again.
+        rules: Rules for idle branches. Branches without a rule are protected without being
+            examined, because a user may add a rule before the refs are read again.
         staged: Branches with staged objects.
         has_lifecycle: Returns True if commits may delete paths of a branch under lifecycle rules.
         read_only: True if the repository is read-only.
@@ -254,7 +259,7 @@ def _create(client: BranchClient, action: ExpiryAction) -> Verdict:
 
 
 def describe_refusal(problem: str, error: ApiException, *permissions: str) -> Verdict:
-    """Return the outcome of a refused request that needs the given permissions."""
+    """Return the outcome of a request that the server refused and that needs these permissions."""
     found = f"{problem}: HTTP {error.status}: {describe_error(error)}"
     if error.status in DENIED:
         needed = " and ".join(f"`{name}`" for name in permissions)

@@ -98,7 +98,7 @@ class Repository:
 
 @dataclass(frozen=True, slots=True)
 class RetentionRules:
-    """Garbage collection rules on the server: days for some branches, and for all others.
+    """lakeFS's garbage collection rules: days to keep, for some branches and for all others.
 
     If the server lists a branch twice, the last rule applies.
     """
@@ -109,7 +109,7 @@ class RetentionRules:
 
 @dataclass(frozen=True, slots=True)
 class RefsDump:
-    """Ids of metaranges that contain all commits, branches and tags."""
+    """Ids of the metaranges in which the server has dumped all commits, branches and tags."""
 
     commits: str
     branches: str
@@ -118,7 +118,7 @@ class RefsDump:
 
 @dataclass(frozen=True, slots=True)
 class ListedObject:
-    """An object of a ref. `address` is spelled as in the REST listing."""
+    """An object that a ref contains. `address` is written as in the REST listing."""
 
     path: str
     address: str
@@ -182,10 +182,9 @@ class RepositoryClient:
         return Repository(entry.storage_namespace, bool(entry.read_only), server_time, int(entry.creation_date), entry.default_branch)
 
     def installation_id(self) -> str | None:
-        """Return the id of the lakeFS installation.
+        """Return the id of the lakeFS installation, or None if the server does not report it.
 
-        Older servers do not report it, nor do servers without usage reports. The result is None
-        for these.
+        Older servers and servers without usage reports do not report an id.
 
         Raises:
             LakeUnreadable: If the server does not respond.
@@ -225,7 +224,7 @@ class RepositoryClient:
         return {item.id: item.commit_id for page in pages for item in page}
 
     def objects(self, ref: str) -> Iterator[ListedObject]:
-        """Yield the objects of a ref ordered by path. Staged objects are included.
+        """Yield the objects of a ref, ordered by path. Staged (uncommitted) objects are included.
 
         Raises:
             RefDeleted: If the ref does not exist.
@@ -248,7 +247,7 @@ class RepositoryClient:
     def is_branch(self, name: str) -> bool:
         """Return True if the server resolves the name to a branch, not to a commit or tag.
 
-        The test uses the modifier `$`. It selects the staging area, so it requires a branch.
+        The request uses the ref modifier `$`. It selects the staging area, which only a branch has.
         """
         api = ObjectsApi(self._api)
 
@@ -264,7 +263,8 @@ class RepositoryClient:
     def retention_rules(self) -> RetentionRules | None:
         """Read the garbage collection rules. Returns None if the repository has no rules.
 
-        The response for a missing repository is the same, so call `repository()` first.
+        The server's response is the same if the repository does not exist, so call `repository()`
+        first.
         """
         # If no branch has a rule, the server sends `"branches": null`, which the SDK rejects.
         api = RepositoriesApi(self._api)
@@ -292,16 +292,16 @@ class RepositoryClient:
         return RetentionRules(default, dict(branch_rules))
 
     def link_expiry(self) -> timedelta:
-        """Return how long after its creation a physical address can be linked."""
+        """Return how long after its creation users can link a physical address to a path."""
         response = self._call("garbage collection config", lambda: InternalApi(self._api).get_garbage_collection_config(**OPTIONS))
         if response.grace_period is None or response.grace_period < 0:
             raise self._unreadable("garbage collection config", f"expected a grace_period in seconds, found {response.grace_period!r}")
         return min(seconds(response.grace_period), LONGEST)
 
     def edition(self) -> str | None:
-        """Return the edition of the server. The open-source edition is called `lakeFS`.
+        """Return the edition of the server, or None if an older server does not report it.
 
-        Older servers do not report an edition. The result is None for these.
+        The open-source edition is called `lakeFS`.
         """
 
         def fetch() -> Any:
@@ -316,7 +316,7 @@ class RepositoryClient:
         return found if isinstance(found, str) and found else None
 
     def dump_refs(self) -> RefsDump:
-        """Ask the server to dump all refs and commits to the namespace, and wait for the dump."""
+        """Let the server write all refs and commits to the namespace, and wait for this dump."""
         api = RepositoriesApi(self._api)
         task = self._call("refs dump", lambda: api.dump_submit(self._name, **OPTIONS))
         until, pause = time.monotonic() + _DUMP_TIMEOUT.total_seconds(), self._server.pause_seconds / 50
@@ -335,7 +335,9 @@ class RepositoryClient:
         return RefsDump(status.refs.commits_meta_range_id, status.refs.branches_meta_range_id, status.refs.tags_meta_range_id)
 
     def prepare_uncommitted(self) -> Sequence[str]:
-        """Ask the server to list uncommitted objects in files. Returns the location of each page.
+        """Let the server write lists of uncommitted objects to files.
+
+        Returns the location of each page.
 
         Raises:
             LakeUnreadable: If the server repeats a continuation token. lakeFS keeps doing this if
@@ -363,7 +365,7 @@ class RepositoryClient:
     def _pages(self, what: str, fetch: Callable[[str], Any], key: str = "id") -> Iterator[Sequence[Any]]:
         """Yield all pages of a list.
 
-        `LakeUnreadable` is raised for an inconsistent page, because a missing item would lose data.
+        `LakeUnreadable` is raised for an inconsistent page, because a missing item could lose data.
         """
         after = ""
         while True:
@@ -409,7 +411,7 @@ class RepositoryClient:
 
 
 def _describe_http_error(error: urllib3.exceptions.HTTPError) -> str:
-    """Extract the reason from urllib3's message, without object addresses in memory."""
+    """Extract the reason from urllib3's message, without memory addresses of Python objects."""
     cause: BaseException = error.reason if isinstance(error, urllib3.exceptions.MaxRetryError) and error.reason is not None else error
     while isinstance(inner := cause.__cause__ or cause.__context__, Exception):
         cause = inner
@@ -425,7 +427,7 @@ class _Pagination:
 
 @dataclass(frozen=True, slots=True)
 class _Page:
-    """A page of objects, with the same attributes as the SDK's pages."""
+    """A page of a list of objects, with the same attributes as the SDK's pages."""
 
     results: list[ListedObject]
     pagination: _Pagination
@@ -464,14 +466,14 @@ OPTIONS: Final[dict[str, Any]] = {"_request_timeout": _TIMEOUT_SECONDS}
 
 
 def describe_error(error: ApiException) -> str:
-    """Return the server's message. The SDK's own text would include the headers."""
+    """Return the server's message in an SDK error, whose own text would include the headers."""
     body = _body(error)
     message = _find_message(body)
     return (body[:200] or str(error.reason)) if message is None else message
 
 
 def is_of_server(error: ApiException) -> bool:
-    """Return True if lakeFS sent the response. A proxy or another server sends a different body."""
+    """Return True if lakeFS sent the error. The body of a proxy or another server is different."""
     return _find_message(_body(error)) is not None
 
 

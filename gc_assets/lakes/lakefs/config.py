@@ -24,7 +24,7 @@ DEFAULT_RETENTION_DAYS: Final = "default_retention_days"
 
 
 class LakeFsRetention(DroppedTableRetention, RefRetention):
-    """Which history to keep, by the server's garbage collection rules or by configured ones.
+    """Rules for the history to keep: the server's garbage collection rules, or configured ones.
 
     Without rules, the whole history is kept.
     """
@@ -110,7 +110,7 @@ class LakeFsLakeConfig(LakeConfig):
     def with_retention(self, keep: str) -> LakeFsLakeConfig:
         """Return a copy of the lake whose default cut-off is `keep`.
 
-        The configured retention then also replaces the rules of the server.
+        The copy uses this configured retention instead of the rules on the server.
         """
         retention = self.retention.with_default(keep).model_copy(update={"source": "configured"})
         return self.model_copy(update={"retention": retention})
@@ -130,7 +130,7 @@ class LakeFsLakeConfig(LakeConfig):
     def unused_rules(
         self, refs: Iterable[tuple[str, str]], as_of: datetime, properties: Mapping[str, str] | None = None
     ) -> tuple[str, ...]:
-        """Return the notes that all kinds have, and notes about settings without effect.
+        """Return notes about unused rules, as for all kinds, and about settings without effect.
 
         If there are no refs, the lake is deleted or unreadable, and its rules are unknown.
         """

@@ -1,6 +1,6 @@
 """Decode metaranges and ranges into the objects that they reference.
 
-Counts are compared with the counts in the parent.
+The number of entries is compared with the number that the parent container records.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ CONTAINER_KINDS = (Kind.METARANGE, Kind.RANGE)
 
 
 def decode(container: Container, raw: bytes, storages: Sequence[str] = (), *, is_renamed: bool = False) -> pa.RecordBatch:
-    """Decode a metarange or range into its children.
+    """Decode a metarange into its ranges, or a range into its objects.
 
     Args:
         container: The container.
         raw: Content of the container.
-        storages: Locations of configured storages. They are needed for addresses that contain
-            another mount point.
-        is_renamed: True if the server may have another address than the location for the namespace.
+        storages: Locations of configured storages. They are needed for addresses with the mount
+            point of another machine.
+        is_renamed: True if the server may use another address for the namespace than its location.
 
     Returns:
         One row per child, with the columns of `LOGICAL_ENTRY_SCHEMA`.
 
     Raises:
-        FormatError: If the container is damaged, or its count is not the expected one.
+        FormatError: If the container is damaged, or does not have the expected number of entries.
     """
     source = f"{container.kind} {container.address}"
     location, _, object_id = container.address.rpartition(METADATA)

@@ -23,7 +23,7 @@ _HEALTHY: Final = 204
 def discover(target: DiscoveryTarget) -> Iterator[DiscoveredLake]:
     """Yield every repository that the user in `LAKECTL_CREDENTIALS_*` may read.
 
-    If a namespace is on the server's own disk (`local://…`), its location is left to the user.
+    If a namespace is on the server's own disk (`local://…`), the user has to fill in its location.
 
     Raises:
         UsageError: If the target is a lakeFS server, but the variables are not set.

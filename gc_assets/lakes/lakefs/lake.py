@@ -1,10 +1,11 @@
 """The lakeFS lake, which is one repository on a server.
 
-A run sends requests to the server in `freeze`, which runs in the driver. Commits, ranges and
-metaranges are read by id from the storage namespace, and `_lakefs/` is never listed.
+A run only sends requests to the server in `freeze`, in the driver process. Commits, ranges and
+metaranges are read by id from the storage namespace (the location of the repository's files), whose
+folder `_lakefs/` is never listed.
 
-Staging is read before and after the dump of refs and commits, and both results are kept. If a
-commit moves an object out of staging in the meantime, the object is therefore found in one of them.
+Staged objects are read before and after the dump of refs and commits, and both results are kept. If
+a commit moves an object out of staging in the meantime, one of the results therefore contains it.
 Objects that are written until the storage is listed are newer than the grace cut-off, because the
 cut-off is computed before the first ref is read.
 """
@@ -73,7 +74,7 @@ _HEXADECIMAL: Final = re.compile(r"[a-fA-F0-9]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class _Metadata:
-    """Claims, files to keep and notes for ranges and metaranges."""
+    """Claims, files to keep and notes that concern ranges and metaranges."""
 
     claims: tuple[Claim, ...] = ()
     pinned: tuple[ContentRoot, ...] = ()
@@ -81,7 +82,7 @@ class _Metadata:
 
 
 class LakeFsLake:
-    """A lake that consists of one repository. Credentials are not pickled."""
+    """A lake that consists of one lakeFS repository. Credentials are not pickled."""
 
     kind = "lakefs"
 
@@ -103,7 +104,7 @@ class LakeFsLake:
     def find_repository(
         self, repository_uuid: str, namespace: str, server_id: str | None, successor: str | None = None, *, is_configured: bool = False
     ) -> str | None:
-        """Return why an earlier run's repository may still exist or be needed, or None.
+        """Return why a repository that an earlier run read may still exist or be needed, or None.
 
         The result is None only if the server does not have a repository with this name, or only
         `successor`. As a safeguard, the server must also list another repository, or be known to be
@@ -195,7 +196,7 @@ class LakeFsLake:
         An existing file is not overwritten.
 
         Args:
-            claim: The claim, which is the `data/` of the namespace.
+            claim: Address of the claim, which is the folder `data/` of the namespace.
             name: Path of the file in this directory.
             content: Content of the file.
         """
@@ -216,7 +217,7 @@ class LakeFsLake:
         yield from found
 
     def decode(self, container: Container, raw: bytes) -> pa.RecordBatch:
-        """Decode a metarange or range into its children."""
+        """Decode a metarange into its ranges, or a range into its objects."""
         return containers.decode(container, raw, self._storages, is_renamed=self._is_renamed)
 
     def retain(self, refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: datetime) -> Retention:
@@ -301,7 +302,7 @@ class LakeFsLake:
     def _read(
         self, client: RepositoryClient, repository: Repository, location: str, rules: RetentionRules | None
     ) -> tuple[tuple[Ref, ...], tuple[CommitSource, ...], list[StagedObject], RefsDump]:
-        """Read refs, sources and staged objects that are consistent, and the dump with the refs.
+        """Read consistent refs, commit sources and staged objects, and the dump with the refs.
 
         Raises:
             RefDeleted: If the repository changes while it is read.
@@ -345,9 +346,9 @@ class LakeFsLake:
         return refs, sources, staged, dump
 
     def _refuse_hidden_branches(self, client: RepositoryClient, branches: Iterable[str], commit_ids: set[str]) -> None:
-        """Raise `LakeUnreadable` if the server lists a commit in place of a branch.
+        """Raise `LakeUnreadable` if the server lists the objects of a commit instead of a branch.
 
-        This can happen if the name of a branch is the beginning of exactly one commit id.
+        The server confuses them if the name of a branch is the beginning of exactly one commit id.
         """
         for name in sorted(branches):
             commits = [commit for commit in commit_ids if commit.startswith(name.lower())] if _HEXADECIMAL.fullmatch(name) else []
@@ -368,7 +369,7 @@ class LakeFsLake:
         return read_metarange(*self._read_object(location, metarange_id, "metarange", entity), entity)
 
     def _read_object(self, location: str, object_id: str, kind: str, entity: str) -> tuple[str, str, bytes]:
-        """Read an object of the dump. Returns its name for error messages, its id and its content."""
+        """Read an object of the refs dump. Returns its name for messages, its id and its content."""
         address = f"{location}{METADATA}{object_id}"
         where = f"lake {self.name}: {kind} of the {entity} dump {address}"
         try:
@@ -395,9 +396,9 @@ def _identify(name: str, repository: Repository, server_id: str | None) -> Repos
 
 
 def _build_uncommitted(staged: Iterable[StagedObject], roots: Roots) -> tuple[UncommittedObject, ...]:
-    """Build staged objects, one for each object and path.
+    """Convert staged objects to one `UncommittedObject` for each address, branch and path.
 
-    If only the server's list contains an object, its branch and path are None.
+    If only the list from `prepare_uncommitted` contains an object, its branch and path are None.
     """
     found: dict[tuple[str, str | None, str | None], UncommittedObject] = {}
     for item in staged:
@@ -409,7 +410,7 @@ def _build_uncommitted(staged: Iterable[StagedObject], roots: Roots) -> tuple[Un
 
 
 def _pin_staged(staged: Iterable[StagedObject], roots: Roots) -> tuple[ContentRoot, ...]:
-    """Return the distinct names that staged objects may have."""
+    """Return files to keep: the distinct names that staged objects may have."""
     sizes: dict[str, int | None] = {}
     objects: set[str] = set()
     for item in staged:

@@ -1,13 +1,14 @@
 """Apply lakeFS lifecycle rules, which permit deletion depending on branch, path and age.
 
-An object is released (may be deleted) if every branch that reaches it releases it. On each branch,
-the matching rule with the longest prefix applies. For a pattern, the prefix is the part before its
-first wildcard. If prefixes are equal, a rule for this branch takes precedence over a rule for all
-branches. If there are still several rules, the one with the longest retention applies. A disabled
-rule takes part as well, but if it applies, the object is kept.
+An object is released (may be deleted although a commit references it) if every branch that reaches
+it releases it. On each branch, the matching rule with the longest prefix applies. For a pattern,
+the prefix is the part before its first wildcard. If prefixes are equal, a rule for this branch
+takes precedence over a rule for all branches. If there are still several rules, the one with the
+longest retention applies. A disabled rule takes part in this selection, but if it applies, the
+object is kept.
 
-Branches that no rule mentions are treated as one class (`OTHERS`), so the cost does not depend on
-their number. All functions are pure and vectorized.
+Branches that no rule mentions are treated as one class (`OTHERS`), so the running time does not
+depend on their number. All functions are pure and vectorized.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ Selection = tuple[str, str | None]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A row of `policy_table` with the scope `objects`.
+    """A lifecycle rule: a row of `policy_table` with the scope `objects`.
 
     `last_deleted` is the date up to which the latest finished deletion released objects, or None if
     no deletion has finished yet.
@@ -74,11 +75,11 @@ def branch_bound(rules: Sequence[Rule], branch: str) -> datetime | None:
 
 
 def commit_bound(rules: Sequence[Rule], branches: Collection[str]) -> datetime | None:
-    """Return the latest bound of the branches that reach a commit.
+    """Return the latest `branch_bound` of the branches that reach a commit.
 
-    If a commit is later than this, its objects may still have to be released, and it is called a
-    potential commit. The result is None if the commit is not potential, because no branch reaches
-    it or no rule applies to one of the branches.
+    If a commit is later than this time, rules may still have to release its objects, and it is
+    called a potential commit. The result is None if the commit is never potential, because no
+    branch reaches it or no rule applies to one of the branches.
     """
     bounds = [branch_bound(rules, branch) for branch in branches]
     known = [bound for bound in bounds if bound is not None]
@@ -87,7 +88,7 @@ def commit_bound(rules: Sequence[Rule], branches: Collection[str]) -> datetime |
 
 @dataclass(frozen=True, slots=True)
 class Releases:
-    """Decision about each path of an object.
+    """Whether lifecycle rules release an object, for each of its paths.
 
     Attributes:
         released: True if every branch that reaches the object releases it.
@@ -104,8 +105,8 @@ def evaluate(
     """Apply the rules to paths of objects. An object that no branch reaches is not released.
 
     Args:
-        rules: The rules.
-        paths: Logical paths.
+        rules: All lifecycle rules of the repository.
+        paths: Logical paths (paths on a branch) of objects.
         ages: For each path, the time of its entry or of its first commit in UTC, whichever is
             later.
         reach: For each path, an index into `reaches`.
@@ -130,10 +131,10 @@ def evaluate(
 def find_used(
     rules: Sequence[Rule], paths: pa.Array, reach: NDArray[np.int64], reaches: Sequence[Collection[str]]
 ) -> tuple[set[str], set[str]]:
-    """Find the ids of rules that match any path, and of those that apply to any path.
+    """Find the ids of rules that match any of the paths, and of those that apply to any of them.
 
-    A rule that matches a path does not apply if another rule takes precedence. For the arguments,
-    see `evaluate`.
+    A rule that matches a path does not apply to it if another rule takes precedence. For the
+    arguments, see `evaluate`.
     """
     matching, used = set[str](), set[str]()
     deepest, groups = _group_paths(rules, paths)
@@ -147,7 +148,10 @@ def find_used(
 
 
 def _group_paths(rules: Sequence[Rule], paths: pa.Array) -> tuple[NDArray[np.int64], list[frozenset[Selection]]]:
-    """Group paths by their matching selections. Returns a group number per path, and the groups."""
+    """Group paths by the rule selections that match them.
+
+    Returns a group number for each path, and the selections of each group.
+    """
     selections = sorted({rule.paths for rule in rules}, key=lambda item: (item[0], item[1] or ""))
     group_of = np.full(len(paths), 0, np.int64)
     groups: list[frozenset[Selection]] = [frozenset()]
@@ -172,9 +176,10 @@ def _matches(paths: pa.Array, selection: Selection) -> NDArray[np.bool_]:
 
 
 def _find_limit(rules: Sequence[Rule], selections: Collection[Selection], classes: Collection[str]) -> tuple[int, list[str]]:
-    """Return the time before which all classes release objects, and the rules that apply.
+    """Return the time before which all branch classes release objects, and the rules that apply.
 
-    The limit is exclusive and in microseconds. `selections` are those that match the objects.
+    The time is exclusive and in microseconds since 1970. `selections` are those that match the
+    objects.
     """
     limit, rule_ids = _NO_LIMIT if classes else _KEPT, set[str]()
     for branch in classes:

@@ -3,8 +3,8 @@
 lakeFS does not offer a request that changes a branch only if it has a given head. We therefore
 delete the paths on a hidden branch that starts at the planned head, and then cherry-pick its only
 commit. The server deletes either all paths or none, because a path that changed since the planned
-head is a conflict. The commit on the branch contains the plan id, so that a later apply or undo
-finds it.
+head is a conflict. The metadata of the resulting commit contains the plan id, so that a later apply
+or undo finds the commit.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ _NO_CHANGES: Final = "no changes"
 
 
 class PathClient(BranchClient):
-    """Client that deletes paths on branches and commits. Like its base class, it never retries."""
+    """Client that deletes paths on branches, commits and reverts. It never retries a request."""
 
     def temporary_branches(self) -> list[str]:
-        """Return the names of temporary branches that exist."""
+        """Return the names of existing temporary branches, on which gc-assets prepares commits."""
         api = BranchesApi(self._api)
         pages = self._pages(
             "temporary branches",
@@ -81,7 +81,7 @@ class PathClient(BranchClient):
         return found if isinstance(found, ApiException) else str(found.id)
 
     def try_commit(self, branch: str) -> ApiException | None:
-        """Commit to a branch that does not exist. Returns the server's error."""
+        """Request a commit on a branch that does not exist. Returns the server's error."""
         found = self.commit(branch, "Check the permission to commit", {})
         return found if isinstance(found, ApiException) else None
 
@@ -120,8 +120,8 @@ def delete_paths(
 ) -> Iterator[ExpiryOutcome]:
     """Delete the planned paths on branches that still have the planned head.
 
-    `check` renews the lease before each request, because deleting a million paths takes longer than
-    a lease lasts.
+    `check` renews the lease of the apply before each request, because deleting a million paths
+    takes longer than a lease lasts.
 
     Yields:
         One outcome per branch.
@@ -171,13 +171,16 @@ def _delete(
 
 
 def _settle(client: PathClient, plan_id: str, action: ExpiryAction, reason: str) -> Verdict:
-    """Return the outcome for a changed branch. An earlier attempt may have made the commit."""
+    """Return the outcome for a branch that has changed.
+
+    An earlier attempt may have made the commit.
+    """
     exists = client.find_head(str(action.ref_name)) is not None
     return ("absent", None) if exists and _find_commits(client, plan_id, action)[0] else ("changed", reason)
 
 
 def _refuse(problem: str, error: ApiException, *permissions: str) -> Verdict:
-    """Return the outcome of a refused request. A denial for one branch must not block the lake."""
+    """Return the outcome of a refused request. A refusal for one branch must not block the others."""
     verdict, reason = describe_refusal(problem, error, *permissions)
     return "changed" if verdict == "denied" else verdict, reason
 
@@ -197,7 +200,7 @@ def _find_change(client: PathClient, protection: Protection, action: ExpiryActio
 def _commit_on(
     client: PathClient, temporary: str, head: str, paths: Sequence[str], metadata: Mapping[str, str], check: Callable[[], None]
 ) -> str | Verdict:
-    """Commit the deletion on a new temporary branch. Returns the commit's id, or a refusal."""
+    """Commit the deletion of paths on a new temporary branch. Returns the commit id, or a refusal."""
     error = client.create_branch(temporary, head, hidden=True)
     if error is not None:
         return _refuse(f"the temporary branch {temporary} cannot be created", error, "fs:CreateBranch")
@@ -215,8 +218,8 @@ def _commit_on(
 def _find_commits(client: PathClient, plan_id: str, action: ExpiryAction) -> tuple[list[str], bool]:
     """Find a plan's commits on a branch. The flag is True if the log contains the planned head.
 
-    There can be several commits if an attempt was repeated while the server was still working on
-    the first one.
+    A branch can have several such commits, if an attempt was repeated while the server was still
+    working on the first one.
     """
     found = list[str]()
     for commit in client.log(str(action.ref_name)):
@@ -261,7 +264,7 @@ def _remove_leftovers(client: PathClient) -> None:
 
 
 def _remove(client: PathClient, temporary: str) -> None:
-    """Delete a temporary branch. If that fails, the next apply tries again."""
+    """Delete a temporary branch. If the deletion fails, the next apply tries again."""
     try:
         error = client.delete_branch(temporary)
         problem = None if error is None or error.status == 404 else f"HTTP {error.status}: {describe_error(error)}"

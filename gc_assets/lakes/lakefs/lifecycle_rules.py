@@ -1,4 +1,4 @@
-"""Parse a repository's lifecycle rules, and convert them to rows with dates.
+"""Parse a lakeFS repository's lifecycle rules, and convert them to rows with dates.
 
 Source: lakeFS, *lifecycle policy Spark job*. The file contains `{"<rule id>": {"prefix": str,
 "days": int?, "enabled": bool, "branch_days": {"<branch>": int}?}}`. As requested in lakeFS #4570, a
@@ -33,7 +33,7 @@ Days = Annotated[int, BeforeValidator(_check_integer), Field(ge=0, le=LONGEST.da
 
 
 class LifecycleRule(BaseModel):
-    """One rule, which applies to paths with a prefix or to paths that match a pattern.
+    """One lifecycle rule, which applies to paths with a prefix or to paths that match a pattern.
 
     As in S3 lifecycle rules, the prefix `foo/bar` also matches `foo/barn`. In a pattern, `**`
     matches `/`, but `*` does not.
@@ -83,7 +83,7 @@ def read_rules(path: str) -> Mapping[str, LifecycleRule]:
 
 
 def parse_rules(where: str, text: str) -> Mapping[str, LifecycleRule]:
-    """Parse rules by id. Raises `UsageError` with each invalid key."""
+    """Parse lifecycle rules, keyed by rule id. `UsageError` lists each invalid key in the text."""
     try:
         _refuse_repeated_keys(text)
         rules = _Rules.model_validate_json(text).root
@@ -108,10 +108,11 @@ def literal_start(glob: str) -> str:
 
 
 def rule_rows(rules: Mapping[str, LifecycleRule], as_of: datetime) -> list[dict[str, Any]]:
-    """Convert each rule to rows: one for its default, and one for each of its branches.
+    """Convert each lifecycle rule to rows: one for its default, and one for each of its branches.
 
-    Days count back from `as_of`. On 20 January 1998, 10 days mean the 10th, 5 days the 15th and 8
-    days the 12th. (The lakeFS document mistakenly prints the 18th for 8 days.)
+    Numbers of days are counted back from `as_of`. For example, if this is 20 January 1998, 10 days
+    mean the 10th, 5 days the 15th and 8 days the 12th. (The lakeFS document mistakenly prints the
+    18th for 8 days.)
 
     Returns:
         Rows with the columns of `policy_table`, except those that describe the run.

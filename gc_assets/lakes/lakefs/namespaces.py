@@ -1,4 +1,4 @@
-"""Locate the storage namespace of a repository, and detect repositories that overlap.
+"""Locate a repository's storage namespace (its files), and detect overlapping repositories.
 
 No requests are sent to the server.
 """
@@ -21,9 +21,9 @@ _LOCAL: Final = "local://"
 def namespace_location(lake: str, namespace: str, configured: str | None, storages: Sequence[str]) -> str:
     """Return the location of a namespace, with one trailing `/`.
 
-    This is the configured location, or else the namespace's own address. The address of a local
-    namespace contains a mount point on the server's machine. It is matched to the storage whose
-    last folder has the same name.
+    The result is the configured location, or else the namespace's own address. The address of a
+    local namespace contains a mount point on the server's machine, so it is matched to the storage
+    whose last folder has the same name.
 
     Args:
         lake: Name of the lake for error messages.
@@ -75,8 +75,8 @@ def find_overlap(own_namespace: str, namespaces: Mapping[str, str]) -> str | Non
 def find_incomparable(location: str, namespaces: Mapping[str, str]) -> str | None:
     """Return the first repository whose namespace is outside the bucket of a location.
 
-    Such namespaces cannot be compared, because a configured location may be another address of the
-    same data, for example a mount, an access point or a gateway.
+    Such a namespace cannot be compared with the location, because a configured location may be
+    another address of the same data, for example a mount, an access point or a gateway.
     """
     bucket = _bucket_of(location)
     return next((name for name, namespace in sorted(namespaces.items()) if _bucket_of(namespace) != bucket), None)

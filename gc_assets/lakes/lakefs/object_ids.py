@@ -2,8 +2,8 @@
 
 Source: lakeFS `pkg/graveler/sstable/writer.go` and `pkg/ident`. The name is the SHA-256 digest of
 the records and of the properties that were passed to the writer. Before each key and value, its
-length in decimal digits is hashed, and a bar after it. Properties that the writer itself counts are
-left out. lakeFS has worked like this since fd4c1e93d of January 2021, which also moved all tables
+length in decimal digits and a bar are hashed. Properties that the writer itself counts are left
+out. lakeFS has used this scheme since commit fd4c1e93d of January 2021, which also moved all tables
 to one folder.
 """
 
@@ -31,7 +31,7 @@ def is_object_id(text: str) -> bool:
 
 
 def object_id(table: SSTable) -> str:
-    """Compute the name under which lakeFS stores a table with this content."""
+    """Compute the name under which lakeFS stores an SSTable with this content."""
     keys, values = table.entries.keys, table.entries.values()
     records = pc.binary_join_element_wise(_digits(keys), keys, _BAR, _digits(values), values, _BAR, pa.scalar(b""))
     content = hashlib.sha256()

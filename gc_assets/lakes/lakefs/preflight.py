@@ -1,4 +1,4 @@
-"""Check whether the server permits edits, by requests that have no effect.
+"""Check whether a lakeFS server permits edits, by requests that have no effect.
 
 The requests are for a branch that does not exist. lakeFS checks the permission first, then looks up
 the branch, and calls hooks last.
@@ -21,7 +21,7 @@ def probe_edits(lake: str, client: PathClient, *, commits: bool) -> Finding:
     Args:
         lake: Name of the lake.
         client: Client of its repository.
-        commits: If True, also check that it permits commits.
+        commits: If True, also check that the server permits commits.
     """
     branch = f"gc-assets-probe-{uuid.uuid4().hex}"
     requests = {"fs:DeleteBranch": lambda: client.delete_branch(branch)}

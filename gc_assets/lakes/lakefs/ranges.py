@@ -1,4 +1,4 @@
-"""Parse ranges, which contain the objects of a commit.
+"""Parse ranges, which list the objects of a lakeFS commit.
 
 Format: lakeFS `catalog.proto`, Entry.
 """
@@ -44,7 +44,7 @@ def read_range(source: str, object_id: str, raw: bytes) -> pa.RecordBatch:
         raw: Content of the range.
 
     Returns:
-        One row per entry, with the columns of `OBJECTS`. Addresses are spelled as in the range.
+        One row per entry, with the columns of `OBJECTS`. Addresses are not converted.
 
     Raises:
         FormatError: If the range is damaged or has an unknown format.
@@ -81,9 +81,9 @@ def timestamps(buffer: Buffer, starts: Positions, sizes: Positions) -> pa.Array:
 def read_cached_entries(roots: Roots, objects: pa.RecordBatch) -> pa.RecordBatch:
     """Convert objects to rows of `LOGICAL_ENTRY_SCHEMA`.
 
-    A relative address gives one row. A full address gives a row for each name that the object may
-    have. The first name gets the `object` kind. The others get the `possible_object` kind, because
-    they do not have to exist.
+    An object with a relative address becomes one row. One with a full address becomes a row for
+    each name that it may have. The first name gets the kind `object`. The others get the kind
+    `possible_object`, because they do not have to exist.
     """
     relative = objects.filter(pc.invert(objects.column("is_full")))
     certain = _rows(relative, absolute_addresses(roots.location, relative.column("address")), must_exist=True)
@@ -115,7 +115,7 @@ def _rows(objects: pa.RecordBatch, addresses: pa.Array, *, must_exist: bool) -> 
 
 
 def _paths(records: Records) -> pa.Array:
-    """Convert the keys to text.
+    """Convert the keys of records, which are paths, to text.
 
     lakeFS does not require UTF-8. Since paths are only used to explain results, other bytes are
     replaced with hexadecimal escapes.

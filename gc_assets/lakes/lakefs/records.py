@@ -24,7 +24,7 @@ METARANGES: Final = "metaranges"
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Keys in order, and the positions in `buffer` of each record's identity and data."""
+    """Keys of records in order, and the positions of each record's identity and data in `buffer`."""
 
     buffer: Buffer
     keys: pa.BinaryArray
@@ -68,7 +68,7 @@ def read_records(source: str, object_id: str, raw: bytes, table_type: str, entit
 
 
 def _read_frames(buffer: Buffer, at: Positions, ends: Positions) -> tuple[Positions, Positions]:
-    """Return the start and length of a length-prefixed value at each position."""
+    """Return the start and length of the length-prefixed value at each position in the buffer."""
     if np.any(at >= ends):
         raise buffer.damage_error("a value that ends before its data")
     sizes, starts = buffer.uvarints(at)

@@ -1,8 +1,8 @@
-"""Parse the refs dump: all branches and tags, and all commits, even unreachable ones.
+"""Parse lakeFS's refs dump: all branches and tags, and all commits, even unreachable ones.
 
-Format: lakeFS `graveler.proto` and `POST …/dump`. The tables have the same format as in a commit,
-plus the `entity` property. The server writes commits first, then branches, then tags. A head can
-therefore be newer than the commits in the same dump.
+Format: lakeFS `graveler.proto` and `POST …/dump`. Its ranges and metaranges have the same format as
+those of a commit, plus the property `entity`. The server writes commits first, then branches, then
+tags. The head of a branch or tag can therefore be newer than all commits in the same dump.
 """
 
 from __future__ import annotations
@@ -43,7 +43,11 @@ _PARENT_SWITCH: Final = 1
 
 
 def read_refs(source: str, object_id: str, raw: bytes, entity: str) -> dict[str, str]:
-    """Read the commit to which each ref in a range points. Raises `FormatError` if it is damaged."""
+    """Read the commit to which each ref in a range of the dump points.
+
+    Raises:
+        FormatError: If the range is damaged.
+    """
     records = read_records(source, object_id, raw, RANGES, entity)
     count = len(records)
     fields = scan_messages(records.buffer, records.data_starts, records.data_sizes, _REF_FIELDS)
@@ -57,13 +61,13 @@ def read_refs(source: str, object_id: str, raw: bytes, entity: str) -> dict[str,
 
 
 def read_commit_ids(source: str, object_id: str, raw: bytes) -> list[str]:
-    """Read the commit ids in a range. Raises `FormatError` if the range is damaged."""
+    """Read the commit ids in a range of the dump. Raises `FormatError` if the range is damaged."""
     records = read_records(source, object_id, raw, RANGES, COMMIT)
     return [key.decode(errors="backslashreplace") for key in records.keys.to_pylist()]
 
 
 def read_commits(source: str, object_id: str, raw: bytes, location: str) -> Iterator[Commit]:
-    """Yield the commits in a range. The first parent is the branch's previous commit.
+    """Yield the commits in a range of the dump. A commit's first parent is on the same branch.
 
     Args:
         source: Name of the range for error messages.
@@ -93,7 +97,7 @@ def read_commits(source: str, object_id: str, raw: bytes, location: str) -> Iter
 
 
 def _parents(records: Records, rows: list[int], starts: list[int], sizes: list[int]) -> Mapping[int, list[str]]:
-    """Return the parents of each row. The scan already has them in the order of the commit."""
+    """Return the parents of each commit, keyed by row, in the order that the commit records."""
     found: dict[int, list[str]] = {}
     data = records.buffer.data
     for row, start, size in zip(rows, starts, sizes, strict=True):

@@ -1,8 +1,8 @@
-"""Apply the retention policy, and explain the resulting state of each commit.
+"""Apply the retention policy to lakeFS commits, and explain why each is kept or expired.
 
 The rules come either from the server (`source: server`) or from the configuration. Two differences
-from lakeFS are deliberate: tags protect their commits, and a repository without rules keeps
-everything.
+from lakeFS's own garbage collection are deliberate: tags protect their commits, and a repository
+without rules keeps everything.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: d
     never edited.
 
     Raises:
-        LakeUnreadable: If the dump is incomplete, i.e. a head or a parent is not among the commits.
+        LakeUnreadable: If the refs dump is incomplete, i.e. a head or a parent is not among the
+            commits.
     """
     graph = CommitGraph.build(commits["commit_id"], commits["parents"], commits["committed_at"])
     for problem in graph.problems:
@@ -77,7 +78,7 @@ def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: d
 
 
 class _Policy:
-    """Rules for the refs of a run. They come from the server or the configuration."""
+    """Retention rules for the refs that a run has read. They come from the server or lakes.yaml."""
 
     def __init__(self, refs: FrozenRefs, config: LakeFsLakeConfig) -> None:
         self._refs = refs
@@ -92,9 +93,9 @@ class _Policy:
         return self._server and self._default_days is None
 
     def starts(self, graph: CommitGraph) -> Iterator[Start]:
-        """Yield the starting points of walks.
+        """Yield the commits from which the retention rule follows first parents.
 
-        These are branch heads, tags if `tags` is `policy`, and dangling commits.
+        They are the heads of branches, those of tags if `tags` is `policy`, and dangling commits.
         """
         walked = [ref for ref in self._refs.refs if ref.ref_type == "branch" or self._retention.tags == "policy"]
         heads = graph.index_of([ref.head_commit_id or "" for ref in walked]).tolist()

@@ -1,9 +1,9 @@
 """Parse the SSTables that lakeFS writes with Pebble, in RocksDB's block-based format, version 2.
 
 Format: RocksDB wiki, "Rocksdb BlockBasedTable Format". The parser verifies the checksum of every
-block and all counts in the format. Otherwise entries might be missed. For the same reason, it
-rejects any unknown magic, checksum, compression, index or kind of entry. It does not interpret the
-entries.
+block and all counts in the format, because entries might be missed otherwise. For the same reason,
+it rejects any unknown magic, checksum, compression, index or kind of entry. It does not interpret
+the entries.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class SSTable:
 
 
 def read_sstable(source: str, raw: bytes) -> SSTable:
-    """Parse a table. Raises `FormatError` if it is damaged, incomplete or has an unknown format."""
+    """Parse an SSTable. `FormatError` if it is damaged, incomplete or has an unknown format."""
     file = _File(source, raw)
     metaindex, index = file.footer()
     meta = dict(file.pairs(metaindex))
@@ -82,7 +82,7 @@ class _File:
         return FormatError(f"{self.source} is damaged: found {what}; restore the object from a backup")
 
     def footer(self) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Read the handles of the metaindex block and the index block."""
+        """Read the handles (offset and size) of the metaindex block and the index block."""
         magic = self.raw[-len(MAGIC) :]
         if magic in _OTHER_MAGICS:
             raise FormatError(f"{self.source}: the object is {_OTHER_MAGICS[magic]}; expected RocksDB's block-based format")
@@ -183,6 +183,6 @@ class _File:
 
 
 def masked_crc32c(data: bytes) -> int:
-    """Compute the CRC32C in the masked form that tables use (LevelDB `crc32c.h`, Mask)."""
+    """Compute the CRC32C checksum, masked as in SSTables (LevelDB `crc32c.h`, Mask)."""
     crc = google_crc32c.value(data)
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF

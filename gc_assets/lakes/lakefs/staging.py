@@ -1,8 +1,8 @@
 """Find staged objects, which are listed on a branch but not in its head commit.
 
-Comparing the two listings also finds objects that the server's `prepare_uncommited` omits: files
-that were uploaded again with the same content, and all full addresses. The server's list is read in
-addition to this.
+Comparing the listings of a branch and of its head also finds objects that the server's request
+`prepare_uncommited` omits: files that were uploaded again with the same content, and all objects
+with full addresses. The list that this request returns is read in addition.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class StagedObject:
 def staged_objects(client: RepositoryClient, heads: Mapping[str, str]) -> list[StagedObject]:
     """Find the staged objects of all branches, ordered by branch and path.
 
-    If a branch is deleted in the meantime, it does not have staged objects any more.
+    A branch that is deleted in the meantime does not have staged objects any more, so it is
+    skipped.
 
     Args:
         client: Client of the repository.
@@ -67,7 +68,7 @@ def staged_objects(client: RepositoryClient, heads: Mapping[str, str]) -> list[S
 
 
 def is_listed(client: RepositoryClient, branch: str, commit: str) -> bool:
-    """Check whether a listing of this name shows the branch, and not a commit with this id prefix.
+    """Return True if a listing of this name shows the branch, not a commit with this id prefix.
 
     Since December 2022 (lakeFS #4743), the server prefers a branch to an abbreviated commit id, but
     still not to a complete one.

@@ -1,4 +1,4 @@
-"""lakeFS-specific tables."""
+"""Schemas of the tables that only lakeFS lakes have."""
 
 from __future__ import annotations
 

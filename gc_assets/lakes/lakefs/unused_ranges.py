@@ -1,8 +1,8 @@
 """Check whether ranges and metaranges that no commit references can be collected.
 
-Besides commits, refs dumps reference them. On a server that compacts staged objects, branches
-reference them too (`compacted_base_metarange_id`), but no API shows these references. The
-open-source edition does not have compaction, because the field is missing from its branches
+Refs dumps reference ranges and metaranges, too. On a server that compacts staged objects, so do
+branches (field `compacted_base_metarange_id`), but no API shows these references. The open-source
+edition does not compact staged objects, because its branches do not have this field
 (`graveler.proto`, BranchData, up to 1.84 at least).
 """
 
@@ -28,7 +28,7 @@ _FIELDS: Final = {"commits_meta_range_id": COMMIT, "branches_meta_range_id": BRA
 
 
 def find_obstacle(client: RepositoryClient) -> str | None:
-    """Return why the server may need ranges that no commit references, or None if it does not."""
+    """Return why the server may need ranges that no commit references, or None if it needs none."""
     try:
         edition = client.edition()
     except LakeUnreadable as error:
@@ -40,14 +40,14 @@ def find_obstacle(client: RepositoryClient) -> str | None:
 
 
 def pin_dumps(objects: Objects, location: str, dump: RefsDump) -> tuple[ContentRoot, ...]:
-    """Return the ranges and metaranges of a dump, and of the dump in `refs_manifest.json`.
+    """Return the ranges and metaranges of two refs dumps, as files to keep if they exist.
 
-    Any of them may be missing.
+    The dumps are the given one, and the one to which `refs_manifest.json` refers.
 
     Args:
         objects: Reads the objects.
         location: Location of the namespace, ending in `/`.
-        dump: The dump that this run has read.
+        dump: The refs dump that this run has read.
 
     Raises:
         LakeUnreadable: If the manifest or one of the metaranges cannot be read.
@@ -61,7 +61,7 @@ def pin_dumps(objects: Objects, location: str, dump: RefsDump) -> tuple[ContentR
 
 
 def _read_manifest(objects: Objects, location: str) -> Mapping[str, str]:
-    """Return the metaranges in the namespace's `refs_manifest.json`, each with its entity."""
+    """Return the metarange ids in the namespace's `refs_manifest.json`, with their entities."""
     address = f"{location}{METADATA}{MANIFEST}"
     try:
         document = parse_json(objects.read(address))

@@ -1,7 +1,8 @@
 """Parse varints, protobuf fields and strings of many messages at the same time, with numpy.
 
-Format: protobuf.dev, "Encoding", and Go's `encoding/binary`. Functions convert positions to values,
-and take the same step for all messages in one pass. They do not interpret the messages.
+Format: protobuf.dev, "Encoding", and Go's `encoding/binary`. The functions convert positions in a
+buffer to values. Each step is made for all messages in one pass. They do not interpret the
+messages.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _LONGEST_VARINT: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Bytes, followed by `PADDING` zeros. `source` is its name in error messages."""
+    """Bytes to parse, followed by `PADDING` zeros. `source` is their name in error messages."""
 
     source: str
     data: Bytes
@@ -42,7 +43,7 @@ class Buffer:
         return FormatError(f"{self.source} is damaged: found {what}; restore the object from a backup")
 
     def check_bounds(self, ends: Positions, limits: Positions, what: str) -> None:
-        """Raise `FormatError` if a part extends beyond its message or block."""
+        """Raise `FormatError` if a field or value extends beyond its message or block."""
         if np.any(ends > limits):
             raise self.damage_error(f"{what} that runs past its end")
 
@@ -68,7 +69,9 @@ class Buffer:
         return values, after
 
     def lengths(self, at: Positions, limits: Positions, what: str) -> tuple[Positions, Positions]:
-        """Read unsigned varints that are lengths within limits, and the positions after them."""
+        """Read lengths (unsigned varints), verify their limits, and return the positions after
+        them.
+        """
         values, after = self.uvarints(at)
         # Compare as unsigned first, because a length of 2^63 or more would become a negative int64.
         if np.any(values > np.uint64(len(self.data))):
@@ -78,7 +81,7 @@ class Buffer:
         return sizes, after
 
     def texts(self, starts: Positions, sizes: Positions) -> pa.BinaryArray:
-        """Copy spans to a binary array. Raises `FormatError` if they exceed 2 GiB in total."""
+        """Copy spans of the buffer to a binary array. `FormatError` if they exceed 2 GiB in total."""
         offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes)))
         if offsets[-1] > np.iinfo(np.int32).max:
             raise self.damage_error(f"{int(offsets[-1]):,} bytes of text, more than the limit of 2 GiB")
@@ -88,7 +91,7 @@ class Buffer:
         )
 
     def strings(self, starts: Positions, sizes: Positions, what: str) -> pa.StringArray:
-        """Decode spans as text. Raises `FormatError` for invalid UTF-8."""
+        """Decode spans of the buffer as text. Raises `FormatError` for invalid UTF-8."""
         return as_utf8(self, self.texts(starts, sizes), what)
 
 
@@ -102,7 +105,7 @@ def as_utf8(buffer: Buffer, texts: pa.BinaryArray, what: str) -> pa.StringArray:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """All occurrences of a field, in order within each message.
+    """All occurrences of a protobuf field in many messages, in order within each message.
 
     Attributes:
         messages: Number of the message that contains the occurrence.
@@ -126,11 +129,17 @@ class Field:
         return present, values, sizes
 
     def numbers(self, count: int) -> NDArray[np.int64]:
-        """Return the value per message as int64. A missing field is 0, as protobuf defines."""
+        """Return the field's value for each message, as int64.
+
+        A missing field is 0, as protobuf defines.
+        """
         return self.last(count)[1].view(np.int64)
 
     def spans(self, count: int) -> tuple[Positions, Positions]:
-        """Return start and length of the field's bytes per message. A missing field has length 0."""
+        """Return start and length of the field's bytes for each message.
+
+        Missing fields have length 0.
+        """
         _, values, sizes = self.last(count)
         return values.view(np.int64), sizes
 

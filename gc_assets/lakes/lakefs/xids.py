@@ -1,4 +1,6 @@
-"""Parse upload times from object names (lakeFS `pkg/upload/path_provider.go`, ResolvePathTime).
+"""Parse upload times from names of lakeFS objects.
+
+Source: lakeFS `pkg/upload/path_provider.go`, ResolvePathTime.
 
 The last part of a name, up to a comma, is an xid. It consists of 12 bytes, written as 20 lower-case
 characters of base32hex. Its first four bytes are the upload time in seconds since 1970

@@ -1,7 +1,7 @@
 """Delete or recreate idle branches on a Nessie server.
 
-The server checks the head and deletes the branch in one step. The commits of a deleted branch
-remain until the server's own clean-up removes them.
+The server verifies the planned head and deletes the branch in one step. The commits of a deleted
+branch remain until the server's own clean-up removes them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Client for those calls of the Nessie REST API v2 that are needed to find live files.
 
 No other module connects to a server. The client reads lists completely and retries transient
-errors. Everything at `@<hash>` is immutable, so the result does not depend on concurrent changes of
-refs. Messages never contain the token.
+errors. Requests name a commit hash (`@<hash>`), at which all content is immutable, so results do
+not depend on concurrent changes of refs. Messages never contain the token.
 """
 
 from __future__ import annotations
@@ -53,7 +53,10 @@ _Page = TypeVar("_Page", ReferencePage, EntryPage)
 
 
 class _TransientError(Exception):
-    """An error that a retry may resolve. `wait_seconds` is the delay that the server asked for."""
+    """Raised for an error that a retry may resolve.
+
+    `wait_seconds` is the delay that the server requested.
+    """
 
     def __init__(self, finding: str, wait_seconds: float | None = None) -> None:
         super().__init__(finding)
@@ -126,14 +129,14 @@ class NessieClient:
             yield from page.items
 
     def read_log(self, head: str, commits: int = COMMITS_PER_PAGE) -> LogPage:
-        """Read the newest commits in the log of a hash, with their operations.
+        """Read the newest commits in the log that ends at a commit hash, with their operations.
 
-        To continue, read the log of the last commit's parent.
+        To read older commits, call this with the parent of the last commit.
         """
         return self._get(f"trees/@{quote(head)}/history", {"fetch": "ALL", "max-records": str(commits)}, LogPage)
 
     def has_commit(self, commit: str) -> bool:
-        """Check if a commit exists. Returns False only if the server reports that it does not.
+        """Return True if a commit exists, and False only if the server reports that it does not.
 
         Any other error raises `LakeUnreadable`.
         """
@@ -159,7 +162,9 @@ class NessieClient:
             return None
 
     def change(self, method: str, path: str, parameters: Mapping[str, str], body: Mapping[str, str] | None = None) -> Refusal | None:
-        """Send one request that changes a ref, without retries. Returns a refusal, if any.
+        """Send one request that changes a ref, without retries.
+
+        Returns the server's refusal, if any.
 
         Raises:
             LakeUnreadable: If there is no response, so that the change may have been made.
@@ -180,7 +185,7 @@ class NessieClient:
         return Refusal(answer.status_code, _error_code(answer), f"status {answer.status_code}{_error_text(answer)}")
 
     def list_entries(self, head: str) -> Iterator[Entry]:
-        """Yield every key at a hash with its content, in the server's order."""
+        """Yield every key at a commit hash with its content, in the server's order."""
         parameters = {"content": "true", "max-records": str(ENTRIES_PER_PAGE)}
         for page in self._pages(f"trees/@{quote(head)}/entries", parameters, EntryPage):
             yield from page.items
@@ -250,7 +255,7 @@ class NessieClient:
 
 
 class _WaitRetryAfter(wait_base):
-    """Waits as long as `Retry-After` requests, up to `MAX_WAIT_SECONDS`.
+    """Waits as long as the response header `Retry-After` requests, up to `MAX_WAIT_SECONDS`.
 
     If the response does not have this header, `fallback` determines the pause.
     """
@@ -286,7 +291,7 @@ def _error_code(answer: httpx.Response) -> str | None:
 
 
 def _parse_json(answer: httpx.Response) -> Any:
-    """Parse the body of a response. Returns None if it is not JSON."""
+    """Parse the JSON body of a response. Returns None if the body is not JSON."""
     try:
         return parse_json(answer.content)
     except ValueError:

@@ -1,7 +1,7 @@
-"""Read the logs of all heads with concurrent requests, and each commit once.
+"""Read the commit logs of all ref heads with concurrent requests, and each commit only once.
 
 To read the next page of a log, we request the log of the last commit's parent. Reading ends at a
-commit that was already read, so that shared history is only requested once.
+commit that was already read, so that history shared by several refs is only requested once.
 """
 
 from __future__ import annotations
@@ -33,14 +33,15 @@ def read_commits(
     known: Collection[str] = frozenset(),
     previous_heads: Collection[str] = (),
 ) -> Iterator[Commit]:
-    """Yield every commit in the logs of the heads, once.
+    """Yield every commit in the logs of ref heads, each only once.
 
     Args:
         lake: Name of the lake.
         client: Client of the server.
-        heads: Hashes of the heads. The summary of a head that is not known yet gets a digest of the
-            state that the server lists.
-        no_ancestor: Hash of the empty state.
+        heads: Hashes of the commits to which refs point. If a head is not in `known`, its summary
+            gets a digest of the state (all keys with their content) that the server lists at this
+            commit.
+        no_ancestor: Hash that the server reports as the parent of a root commit.
         known: Commits that earlier runs have read. They and their ancestors are skipped.
         previous_heads: Heads from earlier runs. Their logs are read as well if they still exist.
 
@@ -77,7 +78,7 @@ def read_commits(
 
 
 class _LogWalk:
-    """Commits that were read so far, and commits at which a log ends."""
+    """Commits that were read so far, and those at which a log ends."""
 
     def __init__(self, lake: str, no_ancestor: str, known: Collection[str]) -> None:
         self._lake = lake
@@ -90,9 +91,9 @@ class _LogWalk:
         return commit in self._seen or commit in self._known
 
     def read_page(self, start: str, page: LogPage) -> tuple[list[CommitLogEntry], str | None]:
-        """Return the new commits of a page, and the hash at which the log continues.
+        """Return the new commits in a page of a log, and the hash at which the log continues.
 
-        The hash is None if the log ends here, or if the rest of it is known.
+        The hash is None if the log ends on this page, or if the rest of the log was already read.
         """
         expected, new_entries = start, list[CommitLogEntry]()
         for entry in page.items:
@@ -118,10 +119,10 @@ class _LogWalk:
         self._log_ends.add(entry.meta.hash)
 
     def build_commit(self, client: NessieClient, entry: CommitLogEntry, state_summary: Mapping[str, str]) -> Commit:
-        """Convert a log entry to a commit.
+        """Convert an entry of a log to a commit.
 
-        If the log ends at a commit that has a parent, the missing history is replaced with the
-        complete state at this commit.
+        If the log ends at a commit that has a parent, the complete state at this commit takes the
+        place of the missing history.
         """
         operations = entry.operations or ()
         summary = {OPERATIONS: "\n".join(operation_lines(operations)), **state_summary}

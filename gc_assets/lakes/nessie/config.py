@@ -16,7 +16,10 @@ from gc_assets.core.idle_branches import IdleRule
 
 
 class NessieRetention(DroppedTableRetention, RefRetention):
-    """Cut-offs of refs. Without a `default`, all commits are kept. Heads are always kept."""
+    """Cut-offs for the history of refs.
+
+    Without a `default`, all commits are kept. Heads of refs are always kept.
+    """
 
     state_at_cutoff: bool = Field(
         default=True,

@@ -1,9 +1,10 @@
-"""Find live contents: puts in retained commits, and the states at the ends of retained logs.
+"""Find live contents: versions of tables and views that retained commits need.
 
-All functions are pure. Each operation is a row, and a state is a selection of rows. Source: *Nessie
-GC internals*, "Identify live contents" (`gc-base/…/identify/IdentifyLiveContents.java`). If a
-retained commit puts a content, it is live even if a later commit drops the table
-(projectnessie/nessie#5210).
+Contents are live if a retained commit puts them, or if they belong to the state at the end of a
+retained log. All functions are pure. Each operation is a row, and a state is a selection of rows.
+Source: *Nessie GC internals*, "Identify live contents"
+(`gc-base/…/identify/IdentifyLiveContents.java`). If a retained commit puts a content, it is live
+even if a later commit drops the table (projectnessie/nessie#5210).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _Part = tuple[Ints, Ints, Sequence[str | None], bool]
 class Operations:
     """All operations of all commits, ordered by key, and from old to new within each log.
 
-    For each row, `commit` is the position of its commit, and `key` is the number of its key.
+    For each operation, `commit` is the position of its commit, and `key` is the number of its key.
     """
 
     rows: pa.Table
@@ -45,7 +46,7 @@ class Operations:
         return cls(rows.take(pa.array(order)), commit[order], key[order])
 
     def state_rows(self, history: LogForest, at: int) -> Ints:
-        """Select the state at a commit: the newest operation of each key, if that is a put."""
+        """Select the rows of the state at a commit: each key's newest operation, if that is a put."""
         before = np.flatnonzero(history.select_log(at)[self.commit])
         keys = self.key[before]
         newest = before[np.append(keys[1:] != keys[:-1], np.ones(min(1, len(keys)), np.bool_))]
@@ -57,7 +58,7 @@ class Operations:
 
     @property
     def is_listed(self) -> Bools:
-        """True for puts whose content type has files that can be listed."""
+        """True for puts of content types whose files gc-assets can list."""
         return pc.is_in(self.rows.column("type"), pa.array(LISTED)).to_numpy()
 
 
@@ -80,14 +81,15 @@ def live_contents(
     """Find the live contents.
 
     Args:
-        history: The commits.
+        history: All commits.
         operations: Operations of all commits.
         retained: True for retained commits.
-        oldest: Oldest retained commit of each log, with the name of one of its refs.
-        heads: Heads, with the name of one of their refs.
+        oldest: Position of the oldest retained commit of each log, with the name of one of its
+            refs.
+        heads: Positions of ref heads, with the name of one of their refs.
         ref_of: Name of a ref that reaches each commit, or None.
-        branches: Heads of branches.
-        unreferenced: Commits without a ref whose complete state is live.
+        branches: Positions of branch heads.
+        unreferenced: Positions of commits that no ref reaches and whose complete state is live.
 
     Returns:
         One row per distinct content, metadata location and snapshot, with the columns of
@@ -132,7 +134,7 @@ def _state_part(history: LogForest, operations: Operations, listed: Bools, commi
 
 
 def _deduplicate(rows: pa.Table) -> pa.Table:
-    """Keep the first row of each content. `at_head` and `on_branch` are true if any row has them."""
+    """Keep the first row of each content. Its `at_head` and `on_branch` are true if any row's are."""
     key, flags = list(LIVE_CONTENTS.key), ("at_head", "on_branch")
     others = [name for name in LIVE_CONTENTS.schema.names if name not in {*key, *flags}]
     aggregations = [(name, "first", pc.ScalarAggregateOptions(skip_nulls=False)) for name in others]

@@ -1,11 +1,11 @@
-"""Select the part of a log that a cut-off retains.
+"""Select the part of a ref's commit log that a cut-off retains.
 
 All functions are pure. Source: the rule of *Nessie GC* (`gc-base/…/identify/CutoffPolicy.java`).
 Starting at the head, commits are retained up to the first commit beyond the cut-off. The head is
 always retained. A number N retains N commits, and a time T expires commits that are older than T.
 
-Unlike Nessie GC, we also retain the commit that was current at T, so that every time t >= T remains
-readable. Nessie resolves `ref*t` to the newest commit that is not younger than t.
+Unlike Nessie GC, we also retain the commit that was current at T, so that the state at every time t
+>= T remains readable. Nessie resolves `ref*t` to the newest commit that is not younger than t.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RetainedLog:
-    """The retained part of a log.
+    """The part of a ref's commit log that a cut-off retains.
 
     `oldest` is the oldest of `commits`. The complete state at this commit is live. `at_cutoff` is a
     commit that is only retained because it was current at the cut-off, or None.
@@ -35,7 +35,7 @@ class RetainedLog:
 
 
 def retain_log(history: LogForest, head: int, cutoff: Cutoff, as_of: datetime, *, state_at_cutoff: bool) -> RetainedLog:
-    """Apply a cut-off to the log of `head` at the time `as_of`."""
+    """Select the commits in the log of `head` that a cut-off retains at the time `as_of`."""
     log = history.select_log(head)
     distance = history.depth[head] - history.depth
     retained = np.full(len(history), cutoff.forever)

@@ -1,4 +1,7 @@
-"""The lake kind `nessie`. The kind's libraries are not imported until they are needed."""
+"""The lake kind `nessie`.
+
+Libraries that it needs are only imported when a function uses them.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The Nessie lake, which contains the Iceberg tables and views in all refs of one server.
 
-The content roots of a commit are the metadata files that it puts. Retained commits and complete
-states determine the live contents (`retention`). Metadata files are read as in Iceberg lakes.
+The content roots of a commit are the metadata files that its put operations record. Retained
+commits and the complete states at some of them determine the live contents (module `retention`).
+Metadata files are read as in Iceberg lakes.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ _TYPES: dict[str, RefType] = {"BRANCH": "branch", "TAG": "tag"}
 
 
 class NessieLake:
-    """A lake on one server.
+    """A lake on one Nessie server.
 
     Each call opens and closes connections of its own, so the lake is picklable. The token is not
     pickled, because only the driver connects to the server.
@@ -129,7 +130,7 @@ class NessieLake:
             yield from read_commits(self.name, client, heads, no_ancestor, known, previous_heads)
 
     def decode(self, container: Container, raw: bytes) -> pa.RecordBatch:
-        """Decode a metadata file, manifest list or manifest into its children.
+        """Decode a metadata file, manifest list or manifest into the files that it references.
 
         Raises:
             UndecodedTable: If a metadata file is damaged or has an unknown version.

@@ -1,4 +1,4 @@
-"""Find metadata files of contents, and directories of contents that we cannot list."""
+"""Find the metadata files of Nessie contents, and directories of contents we cannot list."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _addresses(value: JsonValue) -> Iterator[str]:
 
 
 def _as_local(folder: str) -> str:
-    """Remove the host from a local directory and resolve `..`, as most systems do.
+    """Remove the host from the address of a local directory, and resolve `..` as most systems do.
 
     Other addresses are returned unchanged.
     """
@@ -76,7 +76,10 @@ def _as_local(folder: str) -> str:
 
 
 def _table_folder(address: str) -> str:
-    """Return the directory of a content. A metadata file is in a subdirectory such as `metadata/`."""
+    """Return the directory of a table or view, given an address in it.
+
+    If that is a metadata file, it is in a subdirectory such as `metadata/`.
+    """
     folder = address.rstrip("/").rpartition("/")[0] if not address.endswith("/") else address.rstrip("/")
     parent, _, name = folder.rpartition("/")
     return (parent if name in _METADATA_DIRECTORIES else folder) + "/"

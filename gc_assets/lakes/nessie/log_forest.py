@@ -25,14 +25,14 @@ Longs = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LogForest:
-    """A forest of commits.
+    """A forest of the commits of all refs. Arrays are indexed by the position of a commit.
 
     Attributes:
         graph: The commits, with first parents only.
         times: Commit times in microseconds since 1970.
         depth: Number of ancestors of each commit.
         number: Number of each commit. It and its descendants have the numbers `[number, end)`.
-        end: End of this interval for each commit.
+        end: Exclusive end of this interval for each commit.
     """
 
     graph: CommitGraph
@@ -69,12 +69,12 @@ class LogForest:
         return len(self.times)
 
     def select_log(self, head: int) -> Bools:
-        """Return a mask that selects a head and its ancestors."""
+        """Return a mask that selects the given head commit and its ancestors."""
         return (self.number <= self.number[head]) & (self.number[head] < self.end)
 
 
 def _number_chains(chains: Chains) -> tuple[Ints, Ints, Ints]:
-    """Assign numbers to the commits of all chains.
+    """Assign numbers to the commits of all chains (runs of commits without a fork).
 
     Returns:
         For each chain, the number of its oldest commit, the end of the interval of its descendants,

@@ -1,7 +1,8 @@
 """Decode the metadata file of a table or view into rows of `ENTRY_SCHEMA`.
 
-There is a row for each of its files and locations, and for its uuid. All functions are pure. Nessie
-never changes a metadata file, so metadata files are containers, just like manifest lists.
+The result has a row for each file and location in the metadata, and for the table's UUID. All
+functions are pure. Nessie never changes a metadata file, so metadata files are containers
+(immutable metadata objects), just like manifest lists.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ KeepListed = Literal["all", "refs", "none"]
 
 
 def table_rows(container: Container, raw: bytes, keep_listed: KeepListed) -> pa.RecordBatch:
-    """Return the files of a table's retained snapshots, followed by its locations and uuid.
+    """Return the files of a table's retained snapshots, followed by its locations and UUID.
 
-    The current snapshot is always retained. `keep_listed` selects the others. Only files of the
-    current snapshot must exist, because another collector may have removed older ones.
+    The current snapshot is always retained, and `keep_listed` selects other snapshots that the
+    metadata lists. Only files of the current snapshot must exist, because another collector may
+    have removed older ones.
 
     Raises:
         FormatError: If the metadata is invalid. The message shows the file.
@@ -32,7 +34,7 @@ def table_rows(container: Container, raw: bytes, keep_listed: KeepListed) -> pa.
 
 
 def view_rows(container: Container, raw: bytes) -> pa.RecordBatch:
-    """Return the location and uuid of a view. Its metadata is its only file.
+    """Return the location and UUID of a view, which has no files other than its metadata.
 
     Raises:
         FormatError: If the metadata is invalid. The message shows the file.

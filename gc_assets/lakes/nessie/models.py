@@ -1,7 +1,7 @@
 """Response models of the Nessie REST API v2 (`api/model/…/META-INF/openapi.yaml`).
 
-The models only declare fields that we use, and such a field must not be missing. Unknown fields are
-ignored, so that newer servers are compatible.
+The models only declare fields that gc-assets uses, and such a field must not be missing. Unknown
+fields are ignored, so that newer servers are compatible.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class RefMetadata(TolerantModel):
 
 
 class Reference(TolerantModel):
-    """A branch or tag, and the hash of its head."""
+    """A branch or tag, and the hash of the commit to which it points."""
 
     type: Literal["BRANCH", "TAG"]
     name: str
@@ -58,7 +58,10 @@ _ICEBERG_TYPES: Final = ("ICEBERG_TABLE", "ICEBERG_VIEW")
 
 
 class Content(BaseModel):
-    """Content of any type. `fields` contains undeclared fields and the metadata location."""
+    """Content of any type, such as a table or view.
+
+    `fields` contains the fields that this model does not declare, and the metadata location.
+    """
 
     model_config = ConfigDict(frozen=True, extra="allow", defer_build=DEFER_BUILD)
 
@@ -87,7 +90,7 @@ def _is_other(key: str, value: object) -> bool:
 
 
 class Operation(TolerantModel):
-    """A change of one key. Only the types `PUT` and `DELETE` change what is stored."""
+    """A commit's change of one key. Only the types `PUT` and `DELETE` change what is stored."""
 
     type: str
     key: Key
@@ -129,7 +132,7 @@ class CommitLogEntry(TolerantModel):
 
 
 class Entry(TolerantModel):
-    """A key and its content in a state."""
+    """A key and its content in the state at a commit."""
 
     key: Key = Field(alias="name")
     type: str

@@ -1,7 +1,7 @@
-"""Serialize the operations of commits as JSON lines, and parse them into columns.
+"""Serialize the operations of Nessie commits as JSON lines, and parse them into columns.
 
-The commit graph stores the lines in the summaries of commits, so retention can be computed from
-tables alone.
+The commit graph stores these lines in the summaries of commits, so that retention can be computed
+from published tables alone.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _LINE: Final = pa.schema(
 
 
 def key_name(elements: Iterable[str]) -> str:
-    """Join the elements of a key with dots, such that different keys have different names.
+    """Join the elements of a content key with dots, so that different keys have different names.
 
     As in SQL, backticks quote an element that is empty or contains a dot or a backtick.
     """
@@ -48,7 +48,7 @@ def key_name(elements: Iterable[str]) -> str:
 
 
 def put_line(name: str, content: Content) -> str:
-    """Serialize a put, or an entry of a state, as one line."""
+    """Serialize a put operation, or an entry of a state, as one JSON line."""
     snapshot = None if content.snapshot_id is None or content.snapshot_id < 0 else str(content.snapshot_id)
     location = content.metadata_location or ("" if content.type in LISTED else None)  # As in `build_content_roots`.
     line = {"key": name, "id": content.id, "type": content.type, "location": location, "snapshot": snapshot}
@@ -56,7 +56,7 @@ def put_line(name: str, content: Content) -> str:
 
 
 def operation_lines(operations: Iterable[Operation]) -> Iterator[str]:
-    """Yield one line for each put or delete. `UNCHANGED` operations are skipped."""
+    """Yield one JSON line for each put or delete operation. `UNCHANGED` operations are skipped."""
     for operation in operations:
         name = key_name(operation.key.elements)
         if operation.type == PUT and operation.content is not None:
@@ -66,12 +66,12 @@ def operation_lines(operations: Iterable[Operation]) -> Iterator[str]:
 
 
 def state_lines(entries: Iterable[Entry]) -> list[str]:
-    """Serialize a complete state as sorted lines of puts."""
+    """Serialize a complete state as sorted JSON lines of put operations."""
     return sorted(put_line(key_name(entry.key.elements), entry.content) for entry in entries)
 
 
 def row_lines(puts: pa.Table) -> list[str]:
-    """Convert rows of `operation_table` back to lines. They are sorted as in `state_lines`."""
+    """Convert rows of `operation_table` back to JSON lines, sorted as in `state_lines`."""
     return sorted(json.dumps(row) for row in puts.select(_LINE.names).to_pylist())
 
 

@@ -1,8 +1,8 @@
 """Apply the retention policy to Nessie commits, and find their live contents.
 
 All functions are pure: they do not use a server or a clock. History is never edited, because each
-metadata file in the catalog lists a single snapshot, and readers travel in time through the commit
-log.
+metadata file in the catalog lists a single snapshot, and readers find old versions of a table
+through the commit log.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ _SummaryColumns = Mapping[str, Sequence[str | None]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _RefLog:
-    """A ref, and the part of its log that is retained.
+    """A ref, and the part of its commit log that is retained.
 
-    `head` is the position of its head. `rule` is the configuration key that sets its cut-off.
+    `head` is the position of its head commit. `rule` is the configuration key that sets its
+    cut-off.
     """
 
     ref: Ref
@@ -84,15 +85,16 @@ def _label(ref: Ref) -> str:
 
 
 def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: datetime, config: NessieLakeConfig) -> Retention:
-    """Apply the cut-offs of all refs.
+    """Apply the cut-offs to the commit logs of all refs.
 
-    If no ref reaches a young commit, the commit is kept with its complete state. The log of a
-    previous ref is kept as long as `refs.previous` contains it, so that a user can recreate the
-    ref. This is the grace period after the run that first missed it.
+    If no ref reaches a young commit, the commit is kept with its complete state. If a ref was moved
+    or deleted, its old log is kept for the grace period after the run that noticed this, so that a
+    user can recreate the ref. During this time, `refs.previous` contains the ref.
 
     The server silently omits anything that the principal may not read. To detect this, the number
     of commits in each log is compared with the server's count. The state at each head is compared
-    with a digest of the server's list, if the summary of the head contains one.
+    with the digest of the entries that the server lists, if the summary of the head commit contains
+    such a digest.
 
     Returns:
         One row per commit in the order of `commits`, no expiry actions, and the live contents.
@@ -155,7 +157,7 @@ def _states(kept: Bools, reached: Bools) -> list[CommitState]:
 
 
 def _build_logs(refs: FrozenRefs, history: LogForest, as_of: datetime, config: NessieLakeConfig) -> list[_RefLog]:
-    """Return the log of every ref that has commits, sorted by ref name."""
+    """Return the retained log of every ref that has commits, sorted by ref name."""
     pointing = [(ref.ref_name, ref.head_commit_id, ref) for ref in refs.refs if ref.head_commit_id is not None]
     pointing.sort(key=lambda item: item[0])
     heads = history.graph.index_of([head for _, head, _ in pointing]).tolist()
@@ -170,7 +172,7 @@ def _build_logs(refs: FrozenRefs, history: LogForest, as_of: datetime, config: N
 
 
 def _build_previous_logs(refs: FrozenRefs, history: LogForest, as_of: datetime, config: NessieLakeConfig) -> Iterator[_PreviousLog]:
-    """Yield the logs of previous refs, except those that only moved forward."""
+    """Yield the old logs of moved or deleted refs, except for refs that only moved forward."""
     known = dict(zip(history.graph.commit_ids.to_pylist(), range(len(history)), strict=True)) if refs.previous else {}
     for previous in refs.previous:
         head, moved_to = known.get(previous.ref.head_commit_id), known.get(previous.moved_to)
@@ -193,8 +195,8 @@ def _union_commits(history: LogForest, kept_logs: Sequence[RetainedLog]) -> Bool
 def _find_young_roots(history: LogForest, young: Bools) -> list[int]:
     """Return the oldest commit of each connected group of young commits.
 
-    The complete state at this commit, together with the contents that the other commits put,
-    includes their states.
+    The complete state at this commit, together with the contents that the other commits of the
+    group put, includes the states at all commits of the group.
     """
     parent = np.full(len(history), -1, np.int32)
     parent[history.graph.child] = history.graph.parent
@@ -253,7 +255,7 @@ def _check_state(lake: str, history: LogForest, operations: Operations, log: _Re
 
 
 def _select_unreferenced(history: LogForest, as_of: datetime, config: NessieLakeConfig) -> Bools:
-    """Select the unreferenced commits that are young enough to be kept.
+    """Select commits that no ref reaches and that are young enough to be kept.
 
     The cut-off is `retention.dangling`. If that is not set, `retention.default` applies.
     """
@@ -288,7 +290,7 @@ def _reasons(
     ref_names: Sequence[Sequence[str]],
     config: NessieLakeConfig,
 ) -> pa.Array:
-    """Return one reason per commit.
+    """Return for each commit the reason why it is kept or expired.
 
     If several refs keep a commit, the first of them by name determines the reason.
     """
@@ -313,7 +315,7 @@ def _reasons(
 
 
 def _list_keep_reasons(logs: Sequence[_RefLog]) -> Iterator[tuple[str, Bools | int]]:
-    """Yield reasons with the commits that have them. A later reason replaces an earlier one."""
+    """Yield reasons with the commits to which they apply. A later reason replaces an earlier one."""
     for log in reversed(logs):
         yield f"kept: {log.cutoff.retained_text} ({log.rule}) on {log.label}", log.retained.commits
         if log.retained.at_cutoff is not None:
