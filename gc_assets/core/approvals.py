@@ -1,7 +1,7 @@
 """Approvals and rejections of plans, and the verdict that results from them.
 
-Events are only ever appended. For each name, the latest event decides, so users cannot revoke each
-other's approvals or rejections.
+Events are only ever appended. For each person, the latest event decides, so that users cannot
+revoke approvals or rejections of others.
 """
 
 from __future__ import annotations
@@ -49,7 +49,10 @@ class ApprovalEvent(RenamedKeys, StrictModel):
         return self.describe(f" at {self.at:%Y-%m-%d %H:%M:%S}Z")
 
     def describe(self, when: str = "") -> str:
-        """Describe the decision. The text `when` is inserted after the name."""
+        """Describe the decision in one sentence.
+
+        The text `when` is inserted after the person's name.
+        """
         overriding = f", overriding {', '.join(self.overrides)}" if self.overrides else ""
         comment = f": {self.comment}" if self.comment else ""
         return f"{self.decision} by {self.by}{when}{overriding}{comment}"
@@ -57,7 +60,7 @@ class ApprovalEvent(RenamedKeys, StrictModel):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """All events for a plan, oldest first, and the number of approvals that it needs.
+    """All approvals and rejections of a plan, oldest first, and the number of approvals it needs.
 
     Attributes:
         ignores_rejections: Whether an apply has begun. Rejections then have no effect.
@@ -85,7 +88,7 @@ class Verdict:
 
     @property
     def overrides(self) -> tuple[str, ...]:
-        """Gates overridden by at least as many approvals in effect as the plan needs."""
+        """Gates that are overridden by at least as many valid approvals as the plan needs."""
         given = [name for word in self.approvals for name in set(word.overrides)]
         return tuple(sorted(name for name in set(given) if given.count(name) >= self.needed))
 
@@ -105,7 +108,7 @@ class Verdict:
         return f"approved by {len(self.approvals)} of {self.needed} people that its storage requires"
 
     def without_late_rejections(self) -> Verdict:
-        """Return the verdict of a plan whose apply has begun. Its events remain."""
+        """Return the verdict of a plan whose apply has begun, so that rejections have no effect."""
         return replace(self, ignores_rejections=True)
 
     def _latest_events(self) -> Iterable[ApprovalEvent]:

@@ -30,12 +30,12 @@ def replace_columns(rows: pa.Table, columns: Mapping[str, pa.Array | pa.ChunkedA
 
 
 def exclude_rows(rows: pa.Table, mask: pa.ChunkedArray) -> pa.Table:
-    """Remove the rows that a mask selects. If it selects none, nothing is copied."""
+    """Return a table without the rows that a mask selects. If it selects none, nothing is copied."""
     return rows.filter(pc.invert(mask)) if pc.any(mask).as_py() else rows
 
 
 def aggregate_rows(rows: pa.Table, by: str | Sequence[str], how: Mapping[str, str]) -> pa.Table:
-    """Group rows and aggregate columns, which keep their names.
+    """Group the rows of a table and aggregate columns, which keep their names.
 
     Args:
         by: The columns to group by.

@@ -1,4 +1,4 @@
-"""Recognise addresses that spell a storage's bucket in an unusual way.
+"""Recognise addresses that refer to a storage's bucket, but write it in an unusual way.
 
 Some readers accept credentials in an address (`oss://ID:KEY@bucket/key`), an endpoint after the
 bucket (`oss://bucket.oss-cn-hangzhou.aliyuncs.com/key`), or a region or endpoint before it
@@ -69,7 +69,9 @@ class OwnBuckets:
         return decoded is not None and decoded.startswith(self.roots)
 
     def has_unusual_spelling(self, url: Url) -> bool:
-        """Return True if an address contains a bucket in any form but `scheme://bucket/key`."""
+        """Return True if an address contains a storage's bucket in any form but
+        `scheme://bucket/key`.
+        """
         first = url.path.split("/")[1]
         if url.scheme == _WEB:
             buckets = self._on_host(url.authority)
@@ -101,7 +103,7 @@ class OwnBuckets:
         return any(first == bucket or url.authority.startswith(f"{bucket}.") for bucket in self._on_host(url.authority))
 
     def _on_host(self, host: str) -> set[str]:
-        """Return the buckets that may be accessible through this web host."""
+        """Return those of the buckets that may be accessible through a web host."""
         schemes = {S3, *provider_schemes(f"https://{host}")} if host in self.hosts else {*provider_schemes(f"https://{host}")}
         return {bucket for scheme, bucket in self.names if scheme in schemes}
 
@@ -110,7 +112,7 @@ class OwnBuckets:
 
 
 def _decode_directory(address: str) -> str | None:
-    """Decode a directory in a bucket. Returns None for all other addresses."""
+    """Percent-decode the address of a directory in a bucket. Returns None for all other addresses."""
     try:
         parsed = parse_address(f"{address.rstrip('/')}/")
     except FormatError:

@@ -37,8 +37,9 @@ def find_rows(values: pa.Array, hits: Callable[[NDArray[np.uint8], NDArray[np.ui
     """Find rows that contain a matching byte.
 
     Args:
-        hits: Vectorised function that decides whether a byte matches, given the byte and the next
-            one. For the last byte of a row, the next one is the first byte of the following row.
+        hits: Vectorised function that decides for each byte whether it matches, given an array of
+            all bytes and an array of the bytes that follow them. The last byte of a row is followed
+            by the first byte of the next row.
 
     Returns:
         A mask of the rows.

@@ -19,7 +19,7 @@ def strip_paths(text: str) -> str:
 
 
 def cause_of(error: BaseException) -> str:
-    """Return the cause of an error without the affected object, or "" if it is unknown.
+    """Return the cause of an error without the name of the affected object, or "" if unknown.
 
     Only failures of the operating system or a server, such as a refused connection, are considered
     a cause. Errors about the content of a single object are not.

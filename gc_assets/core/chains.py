@@ -1,4 +1,4 @@
-"""Contract linear chains of a graph to single nodes.
+"""Contract linear chains of a commit graph to single nodes.
 
 Commit history is mostly linear, with millions of levels but few branches. If chains are processed
 in topological order, Python code runs only for branches and merges, and NumPy handles all nodes
@@ -19,7 +19,7 @@ Ints = NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class Chains:
-    """A partition of nodes into chains.
+    """A partition of the nodes of a graph into chains.
 
     In a chain, every node except the oldest has exactly one parent, which is the next older node.
 
@@ -77,7 +77,7 @@ class Chains:
 
 
 def successor_lists(nodes: int, source: Ints, target: Ints) -> tuple[list[int], list[int]]:
-    """Group edges by source node.
+    """Group the edges of a graph by source node.
 
     Returns:
         The position of each node's first edge, followed by the number of all edges, and the targets
@@ -90,7 +90,7 @@ def successor_lists(nodes: int, source: Ints, target: Ints) -> tuple[list[int], 
 def topological_order(nodes: int, source: Ints, target: Ints) -> Iterator[tuple[int, list[int]]]:
     """Yield each node with its successors, after all of its predecessors.
 
-    Nodes on a cycle are skipped, and so are nodes that follow one.
+    Nodes on a cycle, and nodes that follow a cycle, are skipped.
     """
     start, targets = successor_lists(nodes, source, target)
     awaited = np.bincount(target, minlength=nodes)

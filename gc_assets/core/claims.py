@@ -1,8 +1,9 @@
-"""Determine which lake claims a key.
+"""Determine which lake claims (owns) the file with a given key.
 
-If several claims contain the key, the deepest one decides. Parts of a storage can be shielded, so
-that keys in them do not have an owner. Table claims that are too wide are narrowed, in the same way
-for all kinds of lakes. Lookups are vectorised by directory.
+A claim is a prefix in a storage that belongs to a lake. If several claims contain the key, the one
+with the longest prefix decides. Parts of a storage can be shielded, so that keys in them do not
+have an owner. Claims of tables that are too wide are narrowed, in the same way for all kinds of
+lakes. Owners are looked up once for each directory.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ TABLE_FOLDERS: Final = ("data/", "metadata/")
 
 @dataclass(frozen=True, slots=True)
 class PrefixClaim:
-    """A prefix in a storage and its owner.
+    """A prefix in a storage, and the lake and table that own it.
 
     Attributes:
         prefix: Canonical prefix with a trailing `/`, or "" for the whole storage.
@@ -120,7 +121,7 @@ class Claims:
 
     @classmethod
     def of(cls, claims: Iterable[PrefixClaim], shielded: Collection[str] = (), wide: Sequence[PrefixClaim] = ()) -> Claims:
-        """Index claims by prefix. If claims on a prefix differ in `collect`, it is shielded."""
+        """Index claims by prefix. A prefix is shielded if one of its claims has `collect=False`."""
         owners: dict[str, Owner | None] = {}
         claims = list(claims)
         names = {claim.prefix: claim.names for claim in claims if claim.names is not None and claim.collect}
@@ -149,7 +150,7 @@ class Claims:
         return self.owner(directory)
 
     def owner(self, directory: str) -> Owner | None:
-        """Return the owner of a directory, or None if it is unclaimed or shielded.
+        """Return the owner of the files in a directory, or None if it is unclaimed or shielded.
 
         Args:
             directory: The directory with a trailing `/`, or "" for the root of the storage.

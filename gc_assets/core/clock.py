@@ -1,7 +1,8 @@
 """Provide the current time. No other module reads the system clock.
 
-In a rehearsal, `GC_ASSETS_UNSAFE_NOW` replaces the clocks of the run, of servers and of stores. The
-variable is read only in `resources/` and `cli/`. All other code receives a clock as an argument.
+In a rehearsal (a test with an artificial time), the environment variable `GC_ASSETS_UNSAFE_NOW`
+replaces the clocks of the run, of servers and of stores. Only `resources/` and `cli/` read this
+variable. All other code receives a clock as an argument.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ class Clock:
     def not_before_now(self) -> Clock:
         """Return a clock that never returns an earlier time than now, even on another machine.
 
-        If that machine's clock were days behind, its records would otherwise look days older.
+        Spark executors use such a clock. If the clock of an executor's machine were days behind,
+        the records that it writes would otherwise look days older.
         """
         return replace(self, not_before=self.now())
 
@@ -67,7 +69,7 @@ class Clock:
             sleep(1 - time_ns() % 1_000_000_000 / 1_000_000_000)
 
     def today(self) -> date:
-        """Return the current UTC date. Any other run date is historical."""
+        """Return the current UTC date. A run for any other date is historical."""
         return self.now().date()
 
 

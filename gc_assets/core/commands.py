@@ -15,8 +15,8 @@ def command(name: str, *arguments: str, **options: str | bool) -> str:
 
     Args:
         arguments: Positional arguments. Placeholders are in capital letters, such as `PLAN_ID`.
-        options: Values by option name, with `_` in the name instead of `-`. The value True is for
-            flags.
+        options: The value of each option. Names contain `_` instead of `-`. A flag has the value
+            True.
     """
     flags = [_option(key, value) for key, value in options.items() if value is not False]
     values = [quote(value) for value in arguments]

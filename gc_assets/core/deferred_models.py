@@ -1,4 +1,7 @@
-"""Base classes of stored models. pydantic builds them on first use, so most commands start faster."""
+"""Base classes of pydantic models for stored data.
+
+pydantic builds such a model on first use, so that most commands start faster.
+"""
 
 from __future__ import annotations
 

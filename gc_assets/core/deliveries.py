@@ -1,6 +1,7 @@
 """Keep track of delivered notifications, so that each target receives an event only once.
 
-When an event has ended, its record is removed, so the records do not grow from run to run.
+A target is a configured receiver of notifications, such as a mail address. When an event has ended,
+its record is removed, so that the records do not grow from run to run.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ def _current_id(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Deliveries:
-    """The ids of delivered events for each target."""
+    """The ids of the events that each target has received."""
 
     by_target: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
 
     @classmethod
     def parse(cls, text: str | None) -> Self:
-        """Parse the output of `to_json`. If the text is damaged, no deliveries are returned."""
+        """Parse the output of `to_json`. If the text is damaged, the result contains no deliveries."""
         try:
             found = json.loads(text or "{}")
             return cls({str(target): frozenset(_current_id(str(name)) for name in ids) for target, ids in found.items()})
@@ -40,7 +41,7 @@ class Deliveries:
         return json.dumps({target: sorted(ids) for target, ids in sorted(self.by_target.items())})
 
     def pending(self, target: str, events: Collection[Event], current: Iterable[Notification]) -> tuple[Notification, ...]:
-        """Return the events that a target subscribes to and has not received yet."""
+        """Return the current events that a target subscribes to and has not received yet."""
         known = self.by_target.get(target, frozenset())
         return tuple(item for item in current if item.event in events and item.id not in known)
 
@@ -50,10 +51,10 @@ class Deliveries:
         """Add delivered events and remove events that have ended.
 
         Args:
-            delivered: The events that were just sent, by target.
+            delivered: The events that were just sent, for each target.
             targets: All configured targets. The deliveries of other targets are removed.
-            current: All current events. Others have ended. None if the current events are unknown,
-                in which case nothing is removed.
+            current: All current events. Any other event has ended. None if the current events are
+                unknown, in which case no record is removed.
         """
         lasting = None if current is None else {item.id for item in current}
         ids = {name: self.by_target.get(name, frozenset()) | {item.id for item in delivered.get(name, ())} for name in targets}

@@ -1,8 +1,9 @@
 """Keep a record of all tables, and decide when the files of a dropped table are garbage.
 
-A table counts as dropped if an accepted run has read it, but no configured catalog lists it any
-more. Its files are collected after a waiting time. They are kept if anything suggests that the
-table is still in use, or that its catalog omitted it by mistake. All functions are pure.
+A table counts as dropped if an accepted run (one without a failed gate) has read it, but no
+configured catalog lists it any more. Its files are collected after a waiting time. They are kept if
+anything suggests that the table is still in use, or that its catalog omitted it by mistake. All
+functions are pure.
 """
 
 from __future__ import annotations
@@ -41,12 +42,12 @@ class RememberedTable:
 
     Attributes:
         table_name: `namespace.table`, or None if unknown.
-        last_seen: Time of the last run that read the table, or of a later apply that did.
+        last_seen: Time of the last run or apply that read the table.
         claims_by_uuid: True if claims belong to the table's uuid, False if they belong to the lake.
         metadata_location: Address of the newest known metadata file.
         newest_ms: Time of the newest known commit in milliseconds since 1970, or 0 without commits.
-        gone_since: Time of the first accepted run in which the table was missing. None if it is
-            listed.
+        gone_since: Time of the first accepted run in which the table was missing. None if a catalog
+            lists the table.
         lost_tables: Number of tables of the lake that went missing in the same run, or in earlier
             runs of the same date.
         known_tables: Number of tables of the lake that were listed before these runs.
@@ -54,8 +55,8 @@ class RememberedTable:
         last_writer: The program that made the newest known commit, if known.
         noun: `table`, or `repository` for a repository on a server. The metadata location of a
             repository is the address of its files.
-        other_catalog_since: If the lake reads another catalog now than the one that listed the
-            table, the time of the first accepted run in which it did. Otherwise None.
+        other_catalog_since: Time of the first accepted run in which the lake read another catalog
+            than the one that listed the table. None if it still reads that catalog.
         owns_from: Files written before this time do not belong to the table. If the table adopted
             older files, for example with `add_files`, this is the time of its oldest file. None if
             its files may be of any age.
@@ -89,7 +90,7 @@ class RememberedTable:
 
     @property
     def read_by_run_from(self) -> datetime:
-        """The earliest time at which that run may have read the first ref.
+        """The earliest time at which the last run that read the table may have read its first ref.
 
         Records of earlier releases only contain `last_seen`, the time at which the run read the
         refs of the table's own lake. It may have read those of another lake shortly before.
@@ -98,7 +99,7 @@ class RememberedTable:
 
     @property
     def claim_table(self) -> str:
-        """The identity of the table in its claims."""
+        """The identity by which the table's claims name their owner."""
         return self.table_uuid if self.claims_by_uuid else f"urn:uuid:{self.table_uuid}"
 
     @property
@@ -107,7 +108,7 @@ class RememberedTable:
 
     @property
     def is_missed(self) -> bool:
-        """Whether the lake no longer lists the name of the table.
+        """True if the lake no longer lists the name of the table.
 
         If another table has taken the name, this is False. A repository is a whole lake, so it
         counts as missing even if it was created again.
@@ -116,7 +117,7 @@ class RememberedTable:
 
     @property
     def lost_amount(self) -> str:
-        """How many of the lake's tables went missing on the same date, for messages."""
+        """Text for messages: how many of the lake's tables went missing on the same date."""
         if self.noun == REPOSITORY:
             return f"its repository {self.table_name}"
         return f"{self.lost_tables:,} of {self.known_tables:,} tables"
@@ -220,7 +221,7 @@ def _keep_unlisted(item: RememberedTable, lake: LakeTables | None) -> Remembered
 
 
 def _with_first_file(table: RememberedTable, lake: LakeTables, previous: Sequence[RememberedTable]) -> RememberedTable:
-    """Determine when the oldest files of a listed table may have been written.
+    """Record when the oldest files of a listed table may have been written.
 
     A new table was not listed in the last accepted run, so its files were written at most
     `longest_write` before that run. If the table was registered with older commits, its first
@@ -243,7 +244,8 @@ def with_oldest_files(tables: Iterable[RememberedTable], oldest: Mapping[tuple[s
     """Adjust `owns_from` of tables that have adopted older files.
 
     Args:
-        oldest: Time of the oldest file that each table's commits reference, by lake and table uuid.
+        oldest: Time of the oldest file that commits of a table reference, keyed by lake and table
+            UUID.
     """
     return [
         replace(table, owns_from=min(table.owns_from, oldest.get((table.lake, table.table_uuid), table.owns_from)))
@@ -257,8 +259,8 @@ def with_oldest_files(tables: Iterable[RememberedTable], oldest: Mapping[tuple[s
 class AdoptableFiles:
     """Selects files under the claims of listed tables that are older than the table itself.
 
-    If a commit of the table references such a file, the table has adopted it. Instances are
-    picklable.
+    If a commit of the table references such a file, the table has adopted it. Instances are pickled
+    and sent to Spark executors.
 
     Attributes:
         first: For each prefix, the time from which files do not count as adopted, in microseconds
@@ -282,7 +284,7 @@ class AdoptableFiles:
         return cls(first if any(first.values()) else {})
 
     def select(self, keys: pa.Array, modified: pa.Array) -> pa.Array:
-        """Return a mask that is true for files older than their table."""
+        """Return a mask that is true for files that are older than the table that claims them."""
         times = pc.fill_null(modified.cast(_MICROSECONDS).cast(pa.int64()), _NEVER)
         is_older = pc.less(times, max(self.first.values(), default=0))
         older = keys.filter(is_older)
@@ -298,7 +300,7 @@ def _as_missed(table: RememberedTable, lake: LakeTables, lost: int) -> Remembere
     """Record that a lake no longer lists a table.
 
     Args:
-        lost: Number of tables that have gone missing on this date.
+        lost: Number of the lake's tables that have gone missing on this date.
     """
     is_replaced = table.table_name is not None and table.table_name in lake.names
     missed_in_other_catalog = table.other_catalog_since is not None and table.gone_since == table.other_catalog_since
@@ -313,7 +315,7 @@ def _is_missed_today(table: RememberedTable, lake: LakeTables) -> bool:
 
 
 def _add_losses(table: RememberedTable, lake: LakeTables, lost: int) -> RememberedTable:
-    """Update the share of tables that went missing on the same date, if it has become larger."""
+    """Update how many of the lake's tables went missing on the same date, if their share has grown."""
     known = lost + len(lake.tables)
     is_larger = _is_missed_today(table, lake) and lost * table.known_tables > table.lost_tables * known
     return replace(table, lost_tables=lost, known_tables=known) if is_larger else table
@@ -326,14 +328,14 @@ def as_listed(table: RememberedTable) -> RememberedTable:
 
 @dataclass(frozen=True, slots=True)
 class FormerFiles:
-    """The files that a listing contains under the claims of a dropped table.
+    """Number and time of the files that a listing contains under the claims of a dropped table.
 
     Attributes:
         count: Number of files that were written before the table was last read.
         bytes: Total size of these files.
-        newest: Time of the newest other file, or None. A file is ignored if a listed table claims
-            it, or if another dropped table may have written it.
-        newest_key: Key of that file.
+        newest: Time of the newest file that was written later, or None. Files are ignored if a
+            listed table claims them, or if another dropped table may have written them.
+        newest_key: Key of this newest file.
     """
 
     count: int = 0
@@ -348,9 +350,9 @@ class DroppedTable:
 
     Attributes:
         former_files: The files under its claims.
-        waits_for: Why its files are not collected yet, or None if they are.
-        due_at: When its waiting time ends, or None if its files are kept.
-        accepted_at: When a user accepted it as dead, or None.
+        waits_for: Why the table's files are not collected yet, or None if they are.
+        due_at: When the table's waiting time ends, or None if its files are kept.
+        accepted_at: When a user accepted the table as dead, or None.
         shares_location: True if another table or lake claims the location now.
         is_written: True if the table may be written through another catalog, so that any file under
             its claims may be in use.
@@ -370,7 +372,7 @@ class DroppedTable:
 
     @property
     def before(self) -> datetime:
-        """The time before which the files of the table itself were written."""
+        """The time before which all files were written that certainly belong to the table."""
         if self.accepted_at is None or self.shares_location:
             return self.table.written_before
         return max(self.accepted_at, self.table.written_before)
@@ -386,12 +388,12 @@ class DroppedTable:
 
     @property
     def has_newer_file(self) -> bool:
-        """Whether a file under its claims was written after a run last read the table."""
+        """True if a file under the table's claims was written after a run last read the table."""
         return self.former_files.newest is not None and self.former_files.newest >= self.before
 
     @property
     def may_have_adopted(self) -> bool:
-        """Whether commits that no run has read may have added files older than the table."""
+        """True if commits that no run has read may have added files that are older than the table."""
         return self.is_written or self.has_newer_file
 
 
@@ -408,7 +410,8 @@ def find_reason_to_wait(
     """Decide whether the files of a dropped table can be collected, or why they have to wait.
 
     Args:
-        now: Time of the listing, or time at which the refs were read, whichever is earlier.
+        now: Time of the storage's listing, or time at which the refs were read, whichever is
+            earlier.
         wait: The waiting time after the table went missing, or None to keep its files.
         catalog: Identity of the lake's current catalog, or None if the lake is not configured.
         unreadable: Names of unreadable tables that may use the files.
@@ -456,8 +459,8 @@ def _find_reason(
 def _is_accepted_since(table: RememberedTable, accepted: datetime | None) -> bool:
     """Return True if a user accepted a table as dead after its lake began to read another catalog.
 
-    An earlier acceptance only refers to the catalog that listed the table. The same is true for any
-    acceptance of a repository.
+    An earlier acceptance only refers to the catalog that listed the table. An acceptance of a
+    repository always refers to the server that listed the repository.
     """
     since = table.other_catalog_since
     return accepted is not None and since is not None and accepted >= since and table.noun != REPOSITORY
@@ -465,7 +468,7 @@ def _is_accepted_since(table: RememberedTable, accepted: datetime | None) -> boo
 
 @dataclass(frozen=True, slots=True)
 class GoneNamespace:
-    """A namespace whose tables are all missing.
+    """A namespace of a catalog whose tables are all missing from the catalog's list.
 
     Attributes:
         tables: Number of dropped tables in the namespace whose files are collected.
@@ -479,8 +482,8 @@ class GoneNamespace:
 def find_gone_namespaces(tables: Iterable[DroppedTable], lakes: Iterable[LakeTables]) -> list[GoneNamespace]:
     """Find namespaces that had dropped tables and do not contain a listed table any more.
 
-    This may mean that the catalog hides the whole namespace. Tables that a user has accepted as
-    dead are not counted.
+    The catalog may hide the whole namespace. Tables that a user has accepted as dead are not
+    counted.
     """
     listed = {(lake.lake, _namespace_of(name)) for lake in lakes for name in {*lake.names, *lake.unreadable_names}}
     counts: Counter[tuple[str, str]] = Counter()
@@ -496,11 +499,11 @@ def _namespace_of(table: str) -> str:
 
 
 def find_later_use(dropped: DroppedTable, records: Iterable[DroppedTable]) -> str | None:
-    """Check in other sweeps whether a dropped table may be in use.
+    """Find out from sweeps of all storages whether a dropped table may be in use.
 
     Args:
         dropped: A dropped table whose files would be collected.
-        records: Tables in the newest sweep of each storage, including listed ones.
+        records: Tables in the records of the newest sweep of each storage, including listed tables.
 
     Returns:
         The reason why it may be in use, or None.
@@ -524,16 +527,17 @@ def _describe_last_use(dropped: DroppedTable) -> str:
 
 @dataclass(frozen=True)
 class DroppedPrefixes:
-    """Assigns files to dropped tables. Instances are picklable.
+    """Assigns files to dropped tables. Instances are pickled and sent to Spark executors.
 
-    A file may belong to any dropped table that claimed its deepest prefix when the file was
-    written. If some of these tables wait, the file is assigned to the earliest of them, otherwise
-    to the earliest of all. If a listed table has a deeper claim, the file is not assigned.
+    Of all claimed prefixes that contain a file, the longest one counts. The file may belong to any
+    dropped table that claimed this prefix when the file was written. If some of these tables wait,
+    the file is assigned to the earliest of them, otherwise to the earliest of all. If a listed
+    table has a deeper claim, the file is not assigned.
 
     Attributes:
         tables: The dropped tables.
         present: Prefixes that existing tables and lakes claim.
-        of_lakes: Prefixes among them that belong to a lake itself, with everything in them.
+        of_lakes: Those of the `present` prefixes that belong to a whole lake and not to a table.
     """
 
     tables: tuple[DroppedTable, ...]
@@ -542,7 +546,7 @@ class DroppedPrefixes:
 
     @cached_property
     def by_prefix(self) -> Mapping[str, Sequence[int]]:
-        """The indices of the tables by prefix, in the order of the time of their last files."""
+        """For each prefix, the indices of tables that claimed it, ordered by `DroppedTable.before`."""
         found: dict[str, list[int]] = {}
         for index, item in enumerate(self.tables):
             for prefix in item.table.prefixes:
@@ -562,7 +566,7 @@ class DroppedPrefixes:
         return any(at in self.of_lakes for at in upwards(prefix))
 
     def is_shared(self, prefix: str) -> bool:
-        """Check whether an existing table or lake claims the prefix, or a prefix that contains it."""
+        """Return True if an existing table or lake claims the prefix, or a prefix that contains it."""
         return any(at in self.present for at in upwards(prefix))
 
     def find_prefix(self, directory: str) -> str | None:
@@ -575,7 +579,7 @@ class DroppedPrefixes:
         return None
 
     def find(self, keys: pa.Array, modified: pa.Array) -> pa.Array:
-        """Return a column with the index of the table that each file is assigned to, or null."""
+        """Return a column with the index of the dropped table that gets each file, or null."""
         directories = pc.replace_substring_regex(keys, "[^/]*$", "").dictionary_encode()
         prefixes = [self.find_prefix(name) for name in directories.dictionary.to_pylist()]
         claimed = pa.array(prefixes, pa.string()).take(directories.indices).dictionary_encode()
@@ -611,15 +615,15 @@ class DroppedPrefixes:
         return found
 
     def find_shared(self, keys: pa.Array) -> NDArray[np.bool_]:
-        """Return a mask of files whose claim belongs to dropped tables and to a current table."""
+        """Return a mask of files whose prefix an existing table claims now, too."""
         return self._find_claimed(keys, self.is_shared)
 
     def find_undecided(self, keys: pa.Array) -> NDArray[np.bool_]:
-        """Return a mask of files claimed by several dropped tables, at least one of which waits."""
+        """Return a mask of files whose prefix was claimed by a dropped table that has to wait."""
         return self._find_claimed(keys, lambda prefix: any(not self.tables[index].is_due for index in self.by_prefix[prefix]))
 
     def _find_claimed(self, keys: pa.Array, is_wanted: Callable[[str], bool]) -> NDArray[np.bool_]:
-        """Return a mask of the files whose deepest claim of dropped tables meets a condition."""
+        """Return a mask of the files whose longest prefix of dropped tables meets a condition."""
         directories = pc.replace_substring_regex(keys, "[^/]*$", "").dictionary_encode()
         prefixes = map(self.find_prefix, directories.dictionary.to_pylist())
         wanted = np.array([prefix is not None and is_wanted(prefix) for prefix in prefixes], bool)
@@ -645,10 +649,10 @@ class DroppedPrefixes:
 
 @dataclass(frozen=True)
 class TableSelection:
-    """Selects rows of tables, which have the columns lake and table_uuid.
+    """Selects Arrow rows that belong to certain tables, by their columns `lake` and `table_uuid`.
 
     Attributes:
-        tables: Lakes and uuids of the tables.
+        tables: Pairs of the lake and the UUID of each table.
         are_excluded: True to select the rows of all other tables.
     """
 
@@ -656,7 +660,7 @@ class TableSelection:
     are_excluded: bool = False
 
     def without(self, tables: Iterable[tuple[str, str]]) -> TableSelection:
-        """Return a selection without some tables."""
+        """Return a selection without the rows of the given tables."""
         removed = frozenset(tables)
         return replace(self, tables=self.tables | removed if self.are_excluded else self.tables - removed)
 
@@ -688,5 +692,5 @@ def upwards(directory: str) -> Iterator[str]:
 
 
 def select_due(tables: Iterable[DroppedTable], present: Collection[str]) -> list[tuple[str, DroppedTable]]:
-    """Return prefix and table for each dropped table that is due, without prefixes in `present`."""
+    """Return the prefixes of dropped tables whose files are collected, without those in `present`."""
     return [(prefix, item) for item in tables if item.is_due for prefix in item.table.prefixes if prefix not in present]

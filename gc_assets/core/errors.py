@@ -24,7 +24,7 @@ def is_permanent(error: Exception) -> bool:
 
 
 def summarize(error: Exception) -> str:
-    """Return the first two lines of a validation error, which contain the first finding."""
+    """Return the first two lines of a validation error, which describe the first invalid value."""
     return "; ".join(str(error).splitlines()[:2])
 
 

@@ -1,9 +1,9 @@
 """Decide whether an external address may still refer to an object in a storage.
 
-A file may be reachable by several addresses. If an address does not resolve to a storage, it is
-either provably outside all of them, or *unknown*. To decide this for millions of addresses, they
-are grouped by everything but their last components, and each group is examined once. Single files
-are only looked up if their directory exists on this machine.
+A file may be reachable by several addresses. An address that does not resolve to a storage is
+called external. It is either provably outside all storages, or *unknown*. To decide this for
+millions of addresses, they are grouped by everything but their last components, and each group is
+examined once. Single files are only looked up if their directory exists on this machine.
 """
 
 from __future__ import annotations
@@ -61,13 +61,14 @@ _NO_BUCKETS: Final = frozenset({FILE, *_HDFS})
 
 @dataclass(frozen=True, slots=True)
 class ExternalAddresses:
-    """Classifies external addresses. An instance is picklable if its functions are.
+    """Classifies external addresses. An instance can be pickled if its functions can.
 
     Attributes:
         has_disks: True if a storage or an alias is on a disk or HDFS.
         has_buckets: True if a storage or an alias is on S3, or an alias is a web address that may
             be on S3.
-        servers: Endpoints of servers of unknown providers, whose buckets may have several names.
+        servers: Endpoints of storages whose provider is unknown, so that buckets may have several
+            names.
         describe_directory: Explains why a local directory outside all storages may belong to one.
             Returns None if this is only possible for files that do not exist in it.
         file_exists: Returns True if this machine has a file at a local address. It is called for
@@ -78,11 +79,11 @@ class ExternalAddresses:
         has_containers: True if a storage or an alias is on Azure.
         alias_buckets: Schemes and possible buckets of aliases. The server of an alias is unknown,
             so the same bucket with another scheme may contain the same objects.
-        is_hidden: Returns True if the collector cannot examine the file at a local address.
+        is_hidden: Returns True if gc-assets cannot examine the file at a local address.
         has_access_points: True if a storage or an alias is an S3 access point, whose bucket is
             unknown.
-        removed_aliases: Resolves aliases that storages had in earlier runs. None if there are no
-            such aliases.
+        removed_aliases: Resolves aliases that storages had in earlier runs. None if they had no
+            others.
     """
 
     has_disks: bool
@@ -136,7 +137,7 @@ class ExternalAddresses:
         )
 
     def find_reasons(self, addresses: pa.Array) -> pa.Array:
-        """Explain for each address why it is unknown.
+        """Explain for each external address why it may belong to a storage.
 
         Returns:
             A column of reasons. Rows of addresses that are provably outside all storages are null.
@@ -151,7 +152,9 @@ class ExternalAddresses:
         return pc.if_else(has_parent, pc.coalesce(reasons, pa.scalar("an address with a `..` component")), reasons)
 
     def _find_unstable(self, addresses: pa.Array, reasons: pa.Array) -> pa.Array:
-        """Add a reason for addresses in own buckets whose keys some readers interpret differently."""
+        """Add a reason for addresses in a storage's bucket whose keys readers interpret
+        differently.
+        """
         is_checked = pc.and_(pc.match_substring_regex(addresses, UNSTABLE_KEY), pc.is_null(reasons))
         if not is_checked.true_count:
             return reasons
@@ -188,11 +191,11 @@ class ExternalAddresses:
 
     @staticmethod
     def are_missing(reasons: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-        """Return a mask that is true for reasons about local files that do not exist."""
+        """Return a mask that is true for reasons that concern local files which do not exist."""
         return pc.is_in(reasons, pa.array([_NO_FILE, NO_DIRECTORY]))
 
     def find_old_copies(self, addresses: pa.Array) -> pa.Array:
-        """Return a column with `OLD_COPY` for local addresses that have no other reason, else null."""
+        """Return a column with `OLD_COPY` for local addresses without another reason, else null."""
         accepted = pc.and_(pc.match_substring_regex(addresses, _LOCAL), pc.is_null(self.find_reasons(addresses)))
         return pc.if_else(accepted, pa.scalar(OLD_COPY), pa.scalar(None, pa.string()))
 
@@ -225,7 +228,7 @@ class ExternalAddresses:
         return f"the scheme {scheme}"
 
     def _has_alias_bucket(self, url: Url) -> bool:
-        """Return True if an alias has the same bucket as the address, but only with other schemes."""
+        """Return True if aliases have the same bucket as the address, but only with other schemes."""
         names = {name for _, name in self.alias_buckets}
         if not names or url.scheme not in {*_WEB_SCHEMES, S3, *_CLOUD_SCHEMES}:
             return False
@@ -260,7 +263,7 @@ class ExternalAddresses:
 
 
 def _group(addresses: pa.Array) -> pa.DictionaryArray:
-    """Remove the last components of addresses and dictionary-encode the few distinct remainders."""
+    """Remove the last components of addresses, and dictionary-encode the distinct remainders."""
     groups = pc.if_else(
         pc.match_substring_regex(addresses, _LOCAL),
         pc.replace_substring_regex(addresses, _LOCAL_GROUP, ""),
@@ -309,9 +312,9 @@ def _is_access_point(location: str) -> bool:
 
 
 def split_tail(names: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Split the last two components off keys or addresses, in a form suitable for comparison.
+    """Return the last two components of keys or addresses, normalized for comparisons.
 
-    Differences in spelling, queries, hosts and buckets are removed.
+    Differences in encoding, queries, hosts and buckets are removed.
 
     Returns:
         Columns with the second-to-last and the last component. The first column is null if the

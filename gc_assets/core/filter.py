@@ -84,7 +84,7 @@ class FilterSpec:
 
 
 class Filter:
-    """A Bloom filter that fits into memory."""
+    """A blocked Bloom filter in memory."""
 
     def __init__(self, spec: FilterSpec, bits: _BitArray) -> None:
         self.spec = spec
@@ -108,7 +108,7 @@ class Filter:
                 left = left[~self._contains_masks(first, masks)]
 
     def contains(self, hashes: _Hashes) -> NDArray[np.bool_]:
-        """Return a mask that is true for all hashes that were added, and for few others."""
+        """Return a mask that is true for all hashes that were added, and for a few other hashes."""
         found = np.empty(len(hashes), np.bool_)
         start = 0
         for chunk in _chunks(hashes):

@@ -1,4 +1,4 @@
-"""Run checks and represent their results, for `doctor`."""
+"""Run the checks of `gc-assets doctor`, and represent their results."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Finding:
 
 
 def run_check(subject: str, check: str, inspect: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
-    """Run a check and yield its results. If it raises an error, yield that as a failure."""
+    """Run a check and yield its results. If it raises an error, yield the error as a finding."""
     try:
         yield from inspect()
     except (GcError, OSError) as error:

@@ -8,15 +8,15 @@ another team already uses. An unreferenced file is *foreign* if one of these rul
 - `new_claim`: The file is older than the claim, so it may have been in the location before the
   table was created. If its name does not match the patterns of the lake's writers, the file is
   compared with the first run that found the claim instead. Files to which this rule applied in an
-  accepted run are remembered, because a copy of a bucket gives them new modification times.
+  accepted run are recorded, because they get new modification times when a bucket is copied.
 - `hidden_path`: A component of the path starts with `_` or `.`, and no commit ever referenced a
   file under it. Iceberg's `remove_orphan_files` has the same rule.
 - `unknown_path`: The lake's format never produces such a path.
-- `unknown_directory`: The lake's writers do not use such names, and no commit ever referenced one
-  of their data files in the same directory.
+- `unknown_directory`: The lake's writers do not use such names, and no commit ever referenced a
+  data file of these writers in the same directory.
 
-If a commit ever referenced the file, only the first rule applies. All functions are vectorised by
-directory.
+If a commit ever referenced the file, only the first rule can apply. Rules are evaluated once for
+each directory.
 """
 
 from __future__ import annotations
@@ -83,14 +83,14 @@ class ClaimAges:
     The time is None if the age is unknown, as for all claims in the first run of a storage.
 
     Attributes:
-        since: Times by prefix and table.
+        since: Earliest creation time for each pair of prefix and table.
     """
 
     since: Mapping[str, Mapping[str, datetime | None]] = field(default_factory=dict[str, Mapping[str, datetime | None]])
 
     @property
     def has_new_claims(self) -> bool:
-        """Whether any claim is younger than the first run."""
+        """True if any claim is younger than the first run of the storage."""
         return any(time is not None for times in self.since.values() for time in times.values())
 
     def split(self, claims: Collection[tuple[str, str]]) -> tuple[ClaimAges, ClaimAges]:
@@ -116,7 +116,7 @@ class ClaimAges:
         """Look up the claim of a table on a prefix.
 
         Returns:
-            True if there is a claim, and its time.
+            True if the table has a claim on the prefix, and the claim's earliest creation time.
         """
         for at in _upwards(prefix):
             times = self.since.get(at, {})
@@ -127,7 +127,10 @@ class ClaimAges:
         return False, None
 
     def of_directory(self, directory: str) -> datetime | None:
-        """Return the time of the deepest claim on a directory, or the earliest of several."""
+        """Return the creation time of the claim with the longest prefix that contains a directory.
+
+        If several tables claim this prefix, the earliest time counts.
+        """
         for at in _upwards(directory):
             if times := self.since.get(at):
                 return None if None in times.values() else min(time for time in times.values() if time is not None)
@@ -160,10 +163,10 @@ class ClaimAges:
 
 
 class KeyHashes(Protocol):
-    """A set of keys, identified by their hashes. Picklable."""
+    """A set of keys, identified by their hashes. Instances are pickled and sent to executors."""
 
     def contains(self, hashes: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return a mask of the hashes that are in the set."""
+        """Return a mask that is true for hashes of keys in the set."""
         ...
 
     def read_sorted(self) -> NDArray[np.int64]:
@@ -173,7 +176,7 @@ class KeyHashes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ForeignRules:
-    """Finds foreign files in a storage. Instances are picklable.
+    """Finds foreign files in a storage. Instances are pickled and sent to Spark executors.
 
     Attributes:
         own_names: For each lake, a regular expression for the file names that its writers use.
@@ -190,8 +193,8 @@ class ForeignRules:
             format produces.
         listed: Claims of tables that a catalog lists. In them, no file is accepted as garbage of a
             dead table.
-        remembered: Files that were older than their claim in an earlier run, regardless of their
-            present times. None if the set is empty.
+        remembered: Files that were older than their claim in an earlier run, whatever their
+            modification times are now. None if the set is empty.
     """
 
     claims: Claims
@@ -207,13 +210,14 @@ class ForeignRules:
     remembered: KeyHashes | None = None
 
     def find_targets(self, files: pa.RecordBatch) -> pa.Array:
-        """Return the targets to look up among referenced files before claimed files are checked.
+        """Return what to search for among files referenced by commits, before files are checked.
 
         Args:
             files: Claimed files with the columns key and lake.
 
         Returns:
-            Distinct targets to pass to `KnownFiles`.
+            Distinct targets for `KnownFiles`, each a directory and the kind of known file to find
+            in it.
         """
         found: set[str] = set()
         groups = _Groups.of(self, files)
@@ -232,7 +236,7 @@ class ForeignRules:
 
         Args:
             files: Claimed files with the columns key, last_modified and lake.
-            known: Targets of `find_targets` that match a known file.
+            known: Targets of `find_targets` that match a known file (one that a commit referenced).
             roots: Directories that contain datasets of other formats.
 
         Returns:
@@ -259,7 +263,7 @@ class ForeignRules:
 
 
 class KnownFiles:
-    """Finds out which targets match a known file.
+    """Finds out which targets match a known file, i.e. one that a commit referenced.
 
     Args:
         targets: The result of `ForeignRules.find_targets`.
@@ -273,7 +277,7 @@ class KnownFiles:
         self._own = "|".join(sorted(set(data_names))) or "^$"
 
     def find(self, keys: pa.Array) -> set[str]:
-        """Return the targets that at least one of these known files matches."""
+        """Return the targets that match at least one of the known files with these keys."""
         wanted = self._wanted
         found: set[str] = set()
         if wanted[_EXACT]:
@@ -297,7 +301,7 @@ class _Verdict:
     Attributes:
         root: The dataset of another format that contains the directory, or None.
         since: Files modified before this time are older than the claim.
-        seen: Like `since`, but for files whose names are not used by the lake's writers.
+        seen: Like `since`, but for files with names that the lake's writers do not use.
         hidden: The path up to a hidden component under which no commit references a file, or None.
         is_unknown: True if no commit ever referenced a data file of the lake's writers in the
             directory.
@@ -313,7 +317,7 @@ class _Verdict:
 
     @property
     def may_apply(self) -> bool:
-        """Whether a rule may apply to a file in the directory, even if its name is not unusual."""
+        """True if a rule may apply to files in the directory even if their names are not unusual."""
         return self.is_unknown or any(value is not None for value in (self.root, self.since, self.seen, self.hidden))
 
     def find_rule(
@@ -340,14 +344,14 @@ class _Verdict:
         return UNKNOWN_DIRECTORY if self.is_unknown and not is_own and not self._accepts(modified) else None
 
     def _accepts(self, modified: datetime | None, within: str = "", *, of_tables: bool = True) -> bool:
-        """Return True if a user has accepted the file, with a prefix inside `within`."""
+        """Return True if a user has accepted files of this age, by a prefix inside `within`."""
         accepted = (item for item in self.accepted if of_tables or not item.of_table)
         return modified is not None and any(modified < item.before and item.prefix.startswith(within) for item in accepted)
 
 
 @dataclass(frozen=True, slots=True)
 class _Directory:
-    """A directory that contains candidates.
+    """A directory that contains deletion candidates.
 
     Attributes:
         top: Datasets of other formats are ignored if their directory is above this one.
@@ -372,7 +376,7 @@ class _Directory:
 
 @dataclass(frozen=True, slots=True)
 class _Groups:
-    """Files grouped by directory. Side files are represented by their main files.
+    """Files grouped by directory. The key of a side file is replaced by that of its main file.
 
     Attributes:
         directories: The distinct directories.
@@ -437,7 +441,7 @@ def _hidden_prefix(prefix: str, below: str) -> str | None:
 
 
 def has_hidden_directory(path: str) -> bool:
-    """Return True if a relative path has a hidden directory, which has to be accepted separately."""
+    """Return True if a relative path has a hidden directory, which users must accept separately."""
     return _hidden_prefix("", path) is not None
 
 

@@ -1,8 +1,8 @@
-"""Build the ancestry of a table's snapshots, and find out which refs reach each of them.
+"""Build the ancestry of a table's snapshots, and find the refs that reach each snapshot.
 
 Each snapshot has at most one parent, so the snapshots form trees. As in Iceberg, the ancestry ends
-at a parent that is not listed. Damaged metadata may also contain cycles. All functions run in
-linear time.
+at a parent that the table's metadata does not list. Damaged metadata may also contain cycles. All
+functions run in linear time.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ class Reach:
 def refs_reaching(forest: Forest, heads: Mapping[int, Sequence[str]]) -> list[Reach]:
     """Find the refs that reach each snapshot from their head.
 
-    Snapshots on a cycle are treated as unreachable.
+    Snapshots on a cycle of parents are treated as unreachable.
 
     Args:
-        heads: Names of the refs by the position of their head. Names must be unique.
+        heads: For the position of each head snapshot, the names of its refs. Names must be unique.
 
     Returns:
-        The refs for each position.
+        The refs that reach the snapshot at each position.
     """
     nothing = Reach(0, ())
     reach = [nothing] * len(forest.ids)

@@ -44,12 +44,13 @@ def live_set(live: int, refs: int, planned: int = 1) -> GateResult:
 
 
 def unreadable_tables(unreadable: Sequence[Unreadable], limit: int, deferred: Amount = NOTHING) -> GateResult:
-    """Fail if too many tables are unreadable, which usually means that a server does not respond.
+    """Fail if too many tables are unreadable, usually because a server does not respond.
 
     Args:
-        unreadable: All unreadable tables. Those for which users ran `set-aside` are not counted.
+        unreadable: All unreadable tables. Those for which users ran `gc-assets set-aside` are not
+            counted.
         limit: Maximum number.
-        deferred: Files whose purge waits until all tables are readable.
+        deferred: Quarantined files that are not purged until all tables are readable.
     """
     blocking = [item for item in unreadable if item.blocks_purges]
     message = (
@@ -88,7 +89,8 @@ def live_drop(
         limit: Maximum fraction.
         expired: Live files of the last accepted run that the policy has expired since then. They do
             not count as a drop.
-        notes: Why more expired files could not be subtracted, and earlier losses of the same date.
+        notes: Sentences for the message: why more expired files could not be subtracted, and which
+            losses earlier runs of the same date had.
         tables: Descriptions of the tables that lost most files.
     """
     if previous is None:
@@ -121,7 +123,10 @@ def _describe_fall(lake: str, live: LiveCount, previous: LiveCount, expired: Liv
 
 
 def _fallen_lakes(live: LiveCount, previous: LiveCount, limit: float, expired: LiveCount = NO_LIVE_FILES) -> dict[str, float]:
-    """Return the lakes whose live files have dropped by more than `limit`, with the fraction."""
+    """Return the lakes whose live files have dropped by more than the fraction `limit`.
+
+    Maps each lake to the fraction by which its live files have dropped.
+    """
     drops = {
         name: _drop(live.by_lake[name] + expired.by_lake.get(name, 0), files)
         for name, files in previous.by_lake.items()
@@ -137,7 +142,7 @@ def _drop(live: int, previous: int) -> float:
 def lakes_present(gone: Sequence[str]) -> GateResult:
     """Fail if a lake that used the storage in the last accepted run is missing now.
 
-    Files that it shares with other lakes would no longer be protected.
+    Files that this lake shares with other lakes would no longer be protected.
     """
     message = "every lake of the last accepted run is present."
     if gone:
@@ -151,7 +156,7 @@ def lakes_present(gone: Sequence[str]) -> GateResult:
 
 
 def metadata_present(missing: int, samples: Sequence[str]) -> GateResult:
-    """Fail if live metadata is not in the inventory, or has changed since it was decoded."""
+    """Fail if live metadata files are missing from the inventory, or changed since their decoding."""
     message = "every live metadata object of readable tables is in the inventory."
     if missing:
         message = f"{count_of(missing, 'live metadata object', 'are')} missing from the inventory, or changed after being read: "
@@ -162,8 +167,8 @@ def metadata_present(missing: int, samples: Sequence[str]) -> GateResult:
 def live_listed(live: int, unlisted: int, samples: Sequence[str]) -> GateResult:
     """Fail if more than `MAX_UNLISTED` of the live files are missing from the inventory.
 
-    This suggests that the lake and the listing spell the same files differently, as in
-    apache/iceberg#4346.
+    The probable cause is that the lake and the listing write the names of the same files
+    differently, as in apache/iceberg#4346.
     """
     message = f"At most {unlisted:,} of {count_of(live, 'live file', 'are')} not in the inventory, ignoring files of unreadable tables."
     if unlisted:
@@ -174,7 +179,7 @@ def live_listed(live: int, unlisted: int, samples: Sequence[str]) -> GateResult:
 
 
 def no_live_candidate(hits: int, samples: Sequence[str]) -> GateResult:
-    """Fail if a candidate is a live key, because the live filter must not have false negatives."""
+    """Fail if a deletion candidate is live, because the live filter must find all live files."""
     message = "no candidate is a live key."
     if hits:
         message = (
@@ -184,11 +189,11 @@ def no_live_candidate(hits: int, samples: Sequence[str]) -> GateResult:
 
 
 def spelling(hits: int, samples: Sequence[str], kept: int = 0, kept_samples: Sequence[str] = ()) -> GateResult:
-    """Fail if a candidate may be a missing live file whose key is spelled differently.
+    """Fail if a deletion candidate may be a missing live file whose key is written differently.
 
     Keys are compared without percent-encoding, repeated slashes, backslashes and Unicode
     differences, and on disks also without case. If the live file exists, or only expired history
-    needs it, the gate does not fail, but the candidate is kept.
+    needs it, the gate does not fail, but the deletion candidate is kept.
 
     Args:
         hits: Number of candidates whose live file is not in the inventory.
@@ -211,7 +216,7 @@ def spelling(hits: int, samples: Sequence[str], kept: int = 0, kept_samples: Seq
 def storages_apart(overlaps: Sequence[tuple[str, str]]) -> GateResult:
     """Fail if storages overlap, or if the same directory is mounted in two places.
 
-    In both cases, files have two names, and live files look unreferenced under one of them.
+    In both cases, each file has two names, and a live file looks unreferenced under one of them.
     """
     message = "no storage contains another."
     if overlaps:
@@ -223,7 +228,7 @@ def storages_apart(overlaps: Sequence[tuple[str, str]]) -> GateResult:
 def links(count: int, samples: Sequence[str]) -> GateResult:
     """Fail if a lake refers to a file through a symbolic link or a second mount.
 
-    Under its actual name, the file looks unreferenced.
+    Under its actual name, such a file looks unreferenced.
     """
     message = "no live file is reached through a link or a second mount."
     if count:
@@ -239,9 +244,10 @@ def unknown_addresses(addresses: int, files: int, samples: Sequence[str], hidden
 
     Args:
         addresses: Number of unknown addresses in the live sets of all lakes.
-        files: Number of planned files with the same tail and size as one of these addresses.
+        files: Number of planned files whose size and last path components match one of these
+            addresses.
         samples: Some of these files, with the addresses.
-        hidden: Number of these files that might be the target of a link which the collector cannot
+        hidden: Number of these files that might be the target of a link which gc-assets cannot
             examine.
     """
     message = "no live address has an unknown location."
@@ -275,7 +281,7 @@ def foreign_metadata(
     unknown: Sequence[str] = (),
     notes: Sequence[str] = (),
 ) -> GateResult:
-    """Fail if a claimed prefix contains metadata that does not belong to a configured lake.
+    """Fail if a claimed prefix contains metadata of a table that no configured lake contains.
 
     Args:
         count: Number of foreign metadata objects.
@@ -284,8 +290,8 @@ def foreign_metadata(
             their directories are kept, but the gate does not fail because of them.
         junk_samples: Keys of some of them.
         dead: Tables that users have accepted as dead.
-        unknown: Why the metadata of another storage with the same lakes is unknown. An override could
-            not protect its tables, so it is not possible.
+        unknown: Why the metadata in another storage of the same lakes is unknown. No override is
+            possible, because it could not protect the tables there.
         notes: Sentences about storages whose earlier sweep was used.
     """
     message = "no foreign table or repository under a claimed prefix."
@@ -318,7 +324,7 @@ def foreign_metadata(
 
 
 def _name_tables_once(samples: Sequence[str]) -> list[tuple[str, int]]:
-    """Combine samples of the same table.
+    """Combine samples of metadata files of the same table.
 
     Args:
         samples: Samples in the form `<key>: <table and reason>`.
@@ -337,7 +343,7 @@ def _add_further(sample: str, further: int) -> str:
 
 
 def new_claims(claims: int, files: Amount, samples: Sequence[str], others: Amount = NOTHING) -> GateResult:
-    """Report files that are older than a new claim on them.
+    """Report files that are older than a new claim on their prefix.
 
     The gate never fails. Such files are left out of plans until a user accepts their prefix.
 
@@ -345,7 +351,8 @@ def new_claims(claims: int, files: Amount, samples: Sequence[str], others: Amoun
         claims: Number of new claims with such files.
         files: Number and size of these files.
         samples: Descriptions of some of these claims.
-        others: All other foreign files, which are left out as well.
+        others: All other foreign files (those that may belong to other applications), which are
+            left out as well.
     """
     message = "no file is older than a new claim on it."
     if claims:
@@ -425,7 +432,7 @@ def deleted_paths(paths: int, limit: int, shares: Sequence[BranchShare], max_sha
 
 
 def unfinished_apply(plans: Sequence[str]) -> GateResult:
-    """Fail if an earlier apply in the storage is unfinished, because its moves are not published.
+    """Fail if an earlier apply in the storage is unfinished, so its outcomes are not published.
 
     Args:
         plans: The unfinished plans, each with the reason why it is still open.
@@ -442,9 +449,9 @@ def unfinished_apply(plans: Sequence[str]) -> GateResult:
 
 
 def damaged_histories(found: Sequence[str]) -> GateResult:
-    """Fail if an expiry action has left a history in an unexpected state.
+    """Fail if a history edit has left a table or repository in an unexpected state.
 
-    Files that the history has lost by mistake could be deleted as garbage.
+    Files that its history no longer references by mistake could be deleted as garbage.
     """
     message = "no expiry action damaged a history."
     if found:

@@ -1,4 +1,4 @@
-"""A commit graph in memory, with queries for reachability and consistency checks.
+"""A commit graph in memory, with reachability queries and consistency checks.
 
 A commit is represented by its index in the input. Edges lead from children to parents and are
 stored in int32 arrays, so that graphs with up to 1e8 commits are possible. Contradictions are
@@ -37,7 +37,7 @@ _Column = pa.Array | pa.ChunkedArray
 
 @dataclass(frozen=True, slots=True)
 class GraphProblem:
-    """A kind of contradiction in the history.
+    """A kind of contradiction in the commit history, with examples.
 
     Attributes:
         what: The kind.
@@ -60,7 +60,7 @@ class GraphProblem:
 
 @dataclass(frozen=True, eq=False)
 class CommitGraph:
-    """Commits and their known parents.
+    """Commits, identified by index, and those of their parents that are in the graph.
 
     Attributes:
         child: The child of each edge. Edges are sorted by child, then by the order of its parents.
@@ -174,7 +174,7 @@ def merge_parents(listed: Iterable[Sequence[str] | None]) -> tuple[list[str], bo
     pyiceberg removes parents when it expires history.
 
     Returns:
-        All parents, and True if the readings differ.
+        All parents, and True if the commit was read with different parents.
     """
     readings = [tuple(parents or ()) for parents in listed]
     return list(dict.fromkeys(parent for parents in readings for parent in parents)), len(set(readings)) > 1

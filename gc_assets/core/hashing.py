@@ -44,7 +44,7 @@ def xxhash64(values: pa.Array | pa.ChunkedArray) -> NDArray[np.int64]:
 
 
 def _chain_array(values: pa.Array, seeds: _Hashes) -> _Hashes:
-    """Update the hashes of the previous columns, which are the seeds, with another column."""
+    """Update the rows' hashes of the previous columns, which are the seeds, with another column."""
     if values.null_count == len(values):
         return seeds
     if not values.null_count:
@@ -87,7 +87,7 @@ def _sorted_entries(values: pa.MapArray) -> tuple[NDArray[np.int32], list[pa.Arr
 
 
 def _chain_lists(lengths: NDArray[np.int32], columns: list[pa.Array], seeds: _Hashes) -> _Hashes:
-    """Update hashes with the elements of lists. Each element has one value in every column."""
+    """Update hashes with list elements that consist of one value in each of the columns."""
     hashes, starts = seeds.copy(), np.cumsum(lengths) - lengths
     for position in range(int(lengths.max(initial=0))):
         rows = np.flatnonzero(lengths > position)
@@ -133,7 +133,7 @@ def _hash_ints(values: NDArray[np.uint32], seeds: _Hashes) -> _Hashes:
 
 
 def _content(values: pa.BinaryArray) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Return the bytes of all strings in one array, and the offset of each string in it."""
+    """Return one array with the bytes of all strings, and the offset of each string in it."""
     _, offsets, content = values.buffers()
     starts = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1].astype(np.int64)
     return np.frombuffer(content if content is not None else b"", np.uint8), starts

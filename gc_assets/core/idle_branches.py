@@ -1,9 +1,8 @@
 """Decide which branches are idle, so that they may be deleted.
 
-A branch is idle if its head commit is old, and if every run of the collector during that time has
-found the same head. The second condition protects branches that were created recently at an old
-commit, and branches that a writer has moved or recreated. Branches that no earlier run has found
-are kept.
+A branch is idle if its head commit is old, and if every run of gc-assets in the meantime has found
+the same head. The second condition protects branches that were created recently at an old commit,
+and branches that a writer has moved or recreated. Branches that no earlier run has found are kept.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class IdleRule:
     Attributes:
         path: The path of the rule in the configuration, for messages.
         match: Regular expression that the whole branch name has to match.
-        after: How long a branch must have been inactive.
+        after: How long a branch must have had no activity.
     """
 
     path: str
@@ -39,7 +38,7 @@ class IdleRule:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A branch and its known activity.
+    """A branch, and what is known about its activity.
 
     Attributes:
         head_at: Commit time of the head, or None if unknown.
@@ -56,11 +55,11 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """The heads of all branches in one run.
+    """The heads of all branches that one run has found.
 
     Attributes:
-        tables: Tables that have at least one ref in this run. If the run could not read a table,
-            the table is not included, and the run proves nothing about its branches.
+        tables: Tables of which the run has read at least one ref. If the run could not read a
+            table, the table is not included, because the run proves nothing about its branches.
     """
 
     at: datetime
@@ -78,7 +77,7 @@ def explain_idle(branch: Branch, rules: Sequence[IdleRule], as_of: datetime) -> 
 
     Args:
         rules: The rules in order of priority.
-        as_of: Reference time for ages.
+        as_of: Time at which the ages of branches are computed.
 
     Returns:
         Why the branch may be deleted, or None if it is kept.
@@ -116,7 +115,7 @@ def find_unchanged_since(heads: Mapping[BranchKey, str], sightings: Iterable[Sig
 
 
 def describe_unused_rules(rules: Sequence[IdleRule], names: Iterable[str]) -> Iterator[str]:
-    """Describe rules that do not apply to any branch, because none matches or an earlier rule does.
+    """Describe rules that apply to no branch, because none matches or an earlier rule applies.
 
     For a lake without branches, nothing is reported.
     """

@@ -1,4 +1,4 @@
-"""Resolve addresses to the identity of a file, which is its storage and its canonical key.
+"""Resolve addresses of files to their storage and canonical key (path from the storage's root).
 
 Each system writes addresses in its own way. All addresses of an object resolve to the same key, and
 different objects never have the same key. `paths.py` parses the addresses.
@@ -50,10 +50,13 @@ _IRREGULAR: Final = frozenset({"", ".", ".."})
 
 
 class KeyResolver:
-    """Resolves addresses to storage and key. Instances are picklable and fast for millions of rows.
+    """Resolves addresses to storage and key, also for millions of rows.
 
-    If several roots match, the longest one is used. A local address outside of all roots still
-    belongs to a storage if its directory, with symbolic links resolved, is under a root.
+    Instances are pickled and sent to Spark executors.
+
+    If several storage roots match an address, the longest one is used. A local address outside of
+    all roots still belongs to a storage if its directory, with symbolic links resolved, is under a
+    root.
     """
 
     def __init__(self, storages: Sequence[tuple[str, str]], aliases: Sequence[tuple[str, str]] = ()) -> None:
@@ -61,8 +64,8 @@ class KeyResolver:
 
         Args:
             storages: Pairs of name and location.
-            aliases: Pairs of name and address, with additional addresses of the same locations. They
-                may have any scheme.
+            aliases: Pairs of storage name and an additional address of its location, with any
+                scheme.
 
         Raises:
             UsageError: If a name is repeated or a location is invalid.
@@ -88,7 +91,7 @@ class KeyResolver:
 
     @property
     def settings_digest(self) -> str:
-        """A digest of the release and the settings.
+        """A digest of the gc-assets release, the storages and the aliases.
 
         If the digest and `link_targets` are the same, an address resolves to the same result.
         """
@@ -97,7 +100,7 @@ class KeyResolver:
 
     @property
     def link_targets(self) -> dict[str, str]:
-        """Local directories that results so far depend on, with their real directories."""
+        """Local directories on which the results so far depend, with their real directories."""
         return self._links.targets
 
     def has_same_links(self, targets: Collection[tuple[str, str]]) -> bool:
@@ -129,7 +132,7 @@ class KeyResolver:
         return f"{self._locations[storage]}{key}"
 
     def translate(self, address: str) -> str:
-        """Replace an alias at the start of an address by the canonical root of its storage.
+        """Replace an alias at the start of an address with the canonical root of its storage.
 
         Other addresses are returned unchanged.
         """
@@ -208,7 +211,10 @@ class KeyResolver:
             return None
 
     def locate(self, addresses: pa.Array | pa.ChunkedArray) -> tuple[pa.Array, pa.Array]:
-        """Resolve many addresses like `resolve`. Rows that cannot be resolved are null."""
+        """Resolve many addresses like `resolve`.
+
+        The rows of those that cannot be resolved are null.
+        """
         try:
             return self.resolve(addresses)
         except (FormatError, StoreError):
@@ -217,11 +223,11 @@ class KeyResolver:
             return self.resolve(pc.if_else(pc.is_in(values, pa.array(unresolvable, values.type)), pa.scalar(None, values.type), values))
 
     def find_namesakes(self, address: str) -> Iterator[tuple[str, str]]:
-        """Yield the directories that may contain the table of an external metadata file.
+        """Yield directories in storages that may contain the table of an external metadata file.
 
-        The storage may be accessible under another address. In each storage, these are the
-        directories whose key is the end of the table's location. If the storage is at or under a
-        directory with the last name of the location, it is the whole storage.
+        A storage may be accessible under another address. In each storage, the possible directories
+        are those whose key is the end of the table's location. If the storage itself is at or under
+        a directory with the last name of the location, the result contains the whole storage.
         """
         locations = [location.split("/") for location in _find_locations(address)]
         endings = {f"{'/'.join(parts[number:])}/" for parts in locations for number in range(len(parts))}
@@ -245,7 +251,7 @@ class KeyResolver:
                 yield spelling + location.root, name, location.scheme
 
     def _resolve_rest(self, values: pa.Array, rows: NDArray[np.int64]) -> _ResolvedRows:
-        """Resolve addresses one at a time, but look up each directory only once."""
+        """Resolve the addresses in some rows one at a time, but look up each directory only once."""
         directories: dict[str, tuple[str, str] | None] = {}
         names: list[str | None] = []
         keys: list[str | None] = []
@@ -295,11 +301,12 @@ class KeyResolver:
 
 
 def loosen_spelling(keys: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Normalize keys so that different spellings of a name become equal.
+    """Normalize keys so that different encodings of a name become equal.
 
     Percent-encoding, doubled slashes, `/./` and Unicode composition are undone, even if they were
     applied several times. A backslash becomes a slash, as in Azure. Use the result only to find
-    near misses, never to identify a file. If you change the form, change `LOOSE_FORM`, too.
+    similar keys, never to identify a file. If you change the normalization, change `LOOSE_FORM`,
+    too.
     """
     values = _one_array(keys).cast(pa.string())
     suspect = has_irregular_components(values) | find_rows(values, _is_respelled)
@@ -331,7 +338,7 @@ def _find_locations(address: str) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class _ResolvedRows:
-    """Storages and keys for some of the rows in a batch."""
+    """Storages and keys for some rows of a batch of addresses."""
 
     rows: NDArray[np.int64]
     names: pa.Array

@@ -46,7 +46,7 @@ MAX_LISTED: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class FailedApply:
-    """A failed execution of a plan. `attempt` distinguishes it from other executions."""
+    """A failed execution of a plan. `attempt` distinguishes it from other executions of the plan."""
 
     plan_id: str
     attempt: str
@@ -55,7 +55,7 @@ class FailedApply:
 
 @dataclass(frozen=True, slots=True)
 class LastRun:
-    """The plan that the last run of a storage has made.
+    """The plan that the last run of a storage has made, and its status.
 
     Attributes:
         missing: Why the plan is not approved, or None if it is.
@@ -89,7 +89,7 @@ class AppliedPlan:
 
 @dataclass(frozen=True, slots=True)
 class StorageSummary:
-    """The status of a storage.
+    """The status of a storage's plans.
 
     Attributes:
         approved: Approved plans that wait to be applied.
@@ -111,7 +111,7 @@ class Notification:
     In title and text, unprintable characters are replaced by blanks.
 
     Attributes:
-        id: Stays the same as long as the event lasts.
+        id: Identifier of the event, which stays the same as long as the event lasts.
         title: The title, in one line.
         text: The rest of the message.
         lake: The affected lake, or None if the event affects a whole storage.
@@ -143,7 +143,7 @@ def state_unread(storage: str, reason: str) -> Notification:
 
 
 def target_failed(name: str, reason: str) -> Notification:
-    """Create the event for an unreachable target, which is sent to all other targets."""
+    """Create the event that all other targets receive if notifications cannot be sent to one."""
     text = f"{reason}. Its notifications are sent again until they are delivered. Fix `notify` in lakes.yaml, or the target."
     return Notification("target_failed", f"target_failed/{name}", f"notifications cannot be delivered to {name}", text)
 

@@ -10,13 +10,14 @@ from typing import Protocol
 class Objects(Protocol):
     """Read access to objects.
 
-    Implementations are picklable and thread-safe, so that executors can use them. If an object does
-    not exist, methods raise `FileNotFoundError`. All other errors are raised as `OSError`.
+    Implementations are picklable and thread-safe, so that Spark executors can use them. If an
+    object does not exist, methods raise `FileNotFoundError`. All other errors are raised as
+    `OSError`.
     """
 
     def read(self, address: str) -> bytes: ...
     def read_identified(self, address: str) -> tuple[bytes, str]:
-        """Return the object's bytes, and its identity as it appears in listings."""
+        """Return the object's bytes, and its identity (such as an etag) as it appears in listings."""
         ...
 
     def cached_identity(self, address: str) -> str | None:
@@ -56,7 +57,7 @@ class EditableObjects(Objects, Protocol):
     """
 
     def read_with_etag(self, address: str) -> tuple[bytes, str]:
-        """Return the object's bytes, and the etag required to change it."""
+        """Return the object's bytes, and the etag that is required to change the object."""
         ...
 
     def replace(self, address: str, content: bytes, etag: str) -> None:

@@ -13,7 +13,7 @@ FULFILLED: Final = frozenset({DONE, ABSENT})
 
 
 def select_not_done(counts: Mapping[str, int]) -> dict[str, int]:
-    """Given counts by `phase/outcome`, select the ones of actions that were not done."""
+    """Select the counts of actions that were not done. Keys have the format `phase/outcome`."""
     return {name: count for name, count in counts.items() if count and name.rpartition("/")[2] not in FULFILLED}
 
 

@@ -60,7 +60,7 @@ class Location:
         return f"{self.scheme}://{self.root}"
 
     def contains(self, other: Location) -> bool:
-        """Check whether `other` is this location, or a location inside it."""
+        """Return True if `other` is this location or a location inside it."""
         return self.scheme == other.scheme and other.root.startswith(self.root)
 
     def without_links(self) -> Location:
@@ -242,7 +242,7 @@ def collapse_path(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BucketForm:
-    """The forms of addresses that an object store accepts. `BUCKET_FORMS` lists all of them.
+    """The formats of addresses in one object store. `BUCKET_FORMS` lists all object stores.
 
     Attributes:
         store: Name of the store, for messages.

@@ -1,4 +1,4 @@
-"""Names of actions, of the phases of an apply, and of outcomes."""
+"""Names of the actions in plans, of the phases of an apply, and of outcomes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Define the header of a deletion plan and the plan id.
 
 The id is a digest of the header, which in turn contains digests of the plan's rows. If a row, a
-cut-off or a gate is different, the id is different too, so users approve exactly one plan.
+cut-off or a gate is different, the id is different too, so that an approval applies to exactly one
+plan.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ _RENAMED_GATES: Final = {"sick_tables": "unreadable_tables", "spoilt_histories":
 
 
 def gate_name(name: str) -> str:
-    """Translate the old name of a gate to the current one. Current names are unchanged."""
+    """Translate the old name of a gate to its current one. Other names are returned unchanged."""
     return _RENAMED_GATES.get(name, name)
 
 
@@ -85,7 +86,7 @@ class BranchShare:
 
 @dataclass(frozen=True, slots=True)
 class LiveCount:
-    """The number of live files in a storage, in total and by lake."""
+    """The number of live files in a storage, in total and for each lake."""
 
     files: int
     by_lake: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -102,12 +103,15 @@ MAX_UNLISTED: Final = 0.001
 
 
 def lacks_too_many(unlisted: int, live: int) -> bool:
-    """Check whether more than `MAX_UNLISTED` of the live files are missing from the inventory."""
+    """Return True if a larger share than `MAX_UNLISTED` of the live files is not in the inventory."""
     return unlisted > MAX_UNLISTED * live
 
 
 class GateResult(StrictModel):
-    """The result of a gate. If it failed, an approval may override it if `overridable` is True."""
+    """The result of a gate, a check that can refuse a plan.
+
+    If the gate failed, an approval may override it if `overridable` is True.
+    """
 
     name: str
     passed: bool
@@ -132,8 +136,9 @@ class Unreadable(StrictModel):
         good_on: Date of the last run that read it completely. None if there was no such run, so
             that its files are unknown.
         storages: For a table that was never read completely, the storages with its locations.
-        may_be: Name of another unreadable table that may be the same one. This is set if the run
-            did not find this table under any name. If that table is set aside, this one is too.
+        may_be: Name of another unreadable table that may be the same one. It is set if the run did
+            not find this table under any name. If a user sets the other table aside, this table is
+            set aside too.
         set_aside: The decision of a user that purges do not wait for the table, or None.
         identity: The uuid, if the run found it in metadata or catalog, otherwise the address of the
             metadata. It distinguishes the table from others with the same name. None if both are
@@ -179,11 +184,11 @@ class Unreadable(StrictModel):
 
     @property
     def blocks_purges(self) -> bool:
-        """Whether purges have to wait, because no user has set the table aside."""
+        """True if purges have to wait for the table, because no user has set it aside."""
         return self.set_aside is None
 
     def covers(self, lake: str, table_uuid: str | None) -> bool:
-        """Check whether this record is about the given table, even if another lake lists the table."""
+        """Return True if this record concerns the given table, even if another lake lists it."""
         if self.is_whole_lake:
             return lake == self.lake
         return self.table_uuid is not None and table_uuid == self.table_uuid
@@ -268,12 +273,12 @@ class PlanSummary(StrictModel):
         return bool(self.rows or self.expiry_actions or self.uploads.count)
 
     def copy_counts(self) -> Self:
-        """Return a copy that does not share its dictionaries with this summary."""
+        """Return a copy of the summary that does not share its dictionaries."""
         counts = {name: dict(value) for name, value in self if isinstance(value, dict)}
         return self.model_copy(update=counts)
 
     def status_at(self, now: datetime) -> str:
-        """Return the status regardless of approvals: historical, expired, refused or ready."""
+        """Return the plan's status regardless of approvals: historical, expired, refused or ready."""
         if self.historical:
             return "historical"
         if now >= self.apply_before:
@@ -284,16 +289,17 @@ class PlanSummary(StrictModel):
 class PlanHeader(RenamedKeys, StrictModel):
     """The header of a plan, which is everything but its rows, expiry actions and uploads.
 
-    These parts are represented by `rows_digest`, `expiry_digest` and `uploads.digest`. The digests
-    are sums of row hashes, and an apply verifies them. If an attribute was added in a later release
-    than the one that made the plan, it has its default value.
+    The header represents these parts by `rows_digest`, `expiry_digest` and `uploads.digest`. The
+    digests are sums of row hashes, and an apply verifies them. If an attribute was added in a later
+    release than the one that made the plan, it has its default value.
 
     Attributes:
-        totals: Files by action, including `after_expiry`.
-        by_kind: Files by action and kind (since 0.2).
-        live_by_lake: Number of live files by lake (since 0.4).
+        totals: Number and size of files for each action, including `after_expiry`.
+        by_kind: Number and size of files for each action and file kind (since 0.2).
+        live_by_lake: Number of live files for each lake (since 0.4).
         after_expiry: Files that become garbage through the expiry actions of this plan.
-        held_for_expiry: Files that wait because a history that this plan does not edit needs them.
+        held_for_expiry: Files that are not deleted yet, because a history that this plan does not
+            edit needs them.
         unreadable: Unreadable tables, for which purges wait (since 0.4). The plan id depends on the
             tables, but not on their error messages.
         left_out: Files and edits that the plan leaves out, because they cannot succeed at present
@@ -301,20 +307,22 @@ class PlanHeader(RenamedKeys, StrictModel):
         warnings: Sentences to read before approving the plan (since 0.4). Not part of the id.
         aliases: The `aliases` that the storage has now or had in accepted runs (since 0.4). Not
             part of the id.
-        expiry_actions: Number of expiry actions by lake.
-        edits_by_action: Number of expiry actions by action (since 0.4).
-        idle_branches: Number of idle branches to delete, by lake (since 0.4). `expiry_actions`
-            includes them.
-        path_edits: Number of branches on which a commit deletes paths, by lake (since 0.4).
+        expiry_actions: Number of expiry actions (history edits) for each lake.
+        edits_by_action: Number of expiry actions of each type, such as `remove_snapshot` (since
+            0.4).
+        idle_branches: Number of idle branches to delete, for each lake (since 0.4).
             `expiry_actions` includes them.
-        deleted_paths: Number of paths that these commits delete, by lake (since 0.4).
-        uploads: Uploads to abort (since 0.4).
+        path_edits: Number of branches on which a commit deletes paths, for each lake (since 0.4).
+            `expiry_actions` includes them.
+        deleted_paths: Number of paths that these commits delete, for each lake (since 0.4).
+        uploads: Unfinished multipart uploads to abort (since 0.4).
         missing_digest: Digest of the live files that the sweep did not find, empty without any (since
             0.4).
         listed_at: If the plan is based on an earlier listing, the time of that listing (since 0.4).
             None if the plan's own run listed the storage.
-        keyed: True if the id is an HMAC with the `plan_key`, False if it is a plain digest.
-        times_seal: HMAC of the creation time, which the id does not cover. Empty without a key.
+        keyed: True if the plan id is an HMAC with the `plan_key`, False if it is a plain digest.
+        times_seal: HMAC of the creation time, on which the plan id does not depend. Empty without a
+            key.
         repeats: Number of earlier plans with the same content that were already used.
     """
 
@@ -378,7 +386,7 @@ class PlanHeader(RenamedKeys, StrictModel):
 
     @property
     def branch_edits(self) -> dict[str, int]:
-        """Number of branch edits by lake. They can be undone in every kind of lake."""
+        """Number of branch edits for each lake. They can be undone in every kind of lake."""
         lakes = sorted({*self.idle_branches, *self.path_edits})
         return {lake: self.idle_branches.get(lake, 0) + self.path_edits.get(lake, 0) for lake in lakes}
 
@@ -404,11 +412,11 @@ class PlanHeader(RenamedKeys, StrictModel):
 
 
 def completed_header(header: PlanHeader, done: Mapping[str, Amount], edits: Mapping[str, int]) -> PlanHeader:
-    """Return a header with the totals that an apply has completed, for messages about it.
+    """Return a copy of a plan's header with the totals that an apply has completed, for messages.
 
     Args:
-        done: Files and bytes with the outcome `done`, by phase.
-        edits: Number of history edits with the outcome `done`, by lake.
+        done: Files and bytes with the outcome `done` in each phase.
+        edits: Number of history edits with the outcome `done` in each lake.
     """
     aborted, is_complete = done.get(ABORT, Amount()), sum(edits.values()) == sum(header.expiry_actions.values())
     return header.model_copy(
@@ -425,16 +433,16 @@ def completed_header(header: PlanHeader, done: Mapping[str, Amount], edits: Mapp
 
 
 def plan_id_of(fields: dict[str, Any], key: bytes | None = None) -> str:
-    """Compute the SHA-256 digest of the fields as canonical JSON, or with a key the HMAC-SHA256."""
+    """Compute a plan id: the SHA-256 digest, or with a key the HMAC-SHA256, of the fields as JSON."""
     content = json.dumps(fields, sort_keys=True, default=str).encode()
     return hashlib.sha256(content).hexdigest() if key is None else hmac.digest(key, content, "sha256").hex()
 
 
 def seal(key: bytes | None = None, **fields: Any) -> PlanHeader:
-    """Create a header and compute its id.
+    """Create a plan header and compute its id.
 
-    The id does not depend on `created_at` and the deadlines, so that making the same plan twice
-    results in the same id.
+    The id does not depend on `created_at` and the deadlines, so that two plans with the same
+    content have the same id.
     """
     created_at: datetime = fields.pop("created_at")
     fields["keyed"] = key is not None
@@ -450,12 +458,12 @@ def seal(key: bytes | None = None, **fields: Any) -> PlanHeader:
 
 
 def repeat(header: PlanHeader, key: bytes | None = None) -> PlanHeader:
-    """Give the content of a plan that was already used a new id, so that it can be used again."""
+    """Give a plan with the content of an already used plan a new id, so that it can be applied."""
     return _with_id(header.model_copy(update={"repeats": header.repeats + 1}), key)
 
 
 def is_intact(header: PlanHeader, key: bytes | None = None) -> bool:
-    """Return True if the id matches the header, and the deadlines match the creation time.
+    """Return True if a header's id matches its content, and its deadlines the creation time.
 
     Without a key, changes of the creation time itself cannot be detected.
     """

@@ -46,7 +46,7 @@ def show_list(samples: Sequence[str], separator: str = ", ") -> str:
 
 
 def to_message(text: str) -> str:
-    """Escape unprintable characters in a message, except line breaks before indented lines."""
+    """Shorten a message, and escape unprintable characters except line breaks before indentation."""
     if text.isprintable() and len(text) <= MAX_MESSAGE:
         return text
     return _LINE_BREAK.sub("\n", escape(_cut(text, MAX_MESSAGE)))

@@ -29,7 +29,7 @@ class ProgressRate:
 
     @property
     def share(self) -> float | None:
-        """The completed fraction of the task, between 0 and 1."""
+        """The completed fraction of the task, between 0 and 1. None if the total is unknown."""
         return min(self.done / self.total, 1.0) if self.total else None
 
     @property

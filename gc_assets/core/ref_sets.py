@@ -1,8 +1,9 @@
 """Compute which refs reach each node of a commit graph.
 
-Sets of refs are represented as bit masks, and passed on from children to parents, one chain at a
-time. A set is copied only if it changes. The cost therefore grows with the number of points at
-which history branches or merges, and not with the number of refs times commits.
+Sets of refs are represented as bit masks. They are propagated from child commits to their parents,
+one chain of commits at a time, and only copied if they change. The running time therefore depends
+on the number of points at which history branches or merges, and not on the product of refs and
+commits.
 """
 
 from __future__ import annotations
@@ -64,9 +65,9 @@ def reaching_sets(nodes: int, child: Ints, parent: Ints, heads: Ints, limit: int
 
 
 def _union(one: tuple[int, int | None], two: tuple[int, int | None]) -> tuple[int, int | None]:
-    """Compute the union of two sets.
+    """Compute the union of two numbered sets.
 
-    If it is equal to one of them, that set's number is kept. The number of a new set is None.
+    If the union is equal to one of them, it has the same number. The number of a new set is None.
     """
     if one[1] == two[1] and one[1] is not None:
         return one

@@ -1,7 +1,7 @@
-"""Label everything that belongs to a rehearsal.
+"""Label everything that belongs to a rehearsal (a test with an artificial time).
 
-In a rehearsal, `GC_ASSETS_UNSAFE_NOW` sets the clock, so ages are not real. Tables, messages, pages
-and notifications make this visible.
+In a rehearsal, the environment variable `GC_ASSETS_UNSAFE_NOW` sets the clock, so ages are not
+real. Tables, messages, pages and notifications therefore contain a mark.
 """
 
 from __future__ import annotations

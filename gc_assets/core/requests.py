@@ -1,8 +1,8 @@
 """Count object store requests and their price, and divide request budgets between processes.
 
-Stores record every request that they send. To count the requests of a piece of work, the caller
-opens a tally around it. Because one task may send requests from many threads, a tally counts all
-requests of the process, including those of tasks that run at the same time.
+Stores record every request that they send. To count the requests of an operation, the caller opens
+a tally (counter) for its duration. Because one task may send requests from many threads, a tally
+counts all requests of the process, including those of tasks that run at the same time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """The number of requests by kind, and their price in USD or None if prices are unknown."""
+    """The number of requests of each kind, and their price in USD, or None if prices are unknown."""
 
     counts: Mapping[str, int] = field(default_factory=dict[str, int])
     usd: float | None = None
@@ -73,7 +73,7 @@ def record_requests(sent: Requests) -> None:
 
 @contextmanager
 def count_requests() -> Generator[Tally]:
-    """Count the requests that this process sends within the context."""
+    """Count the requests that this process sends inside the `with` block."""
     tally = Tally()
     with _LOCK:
         _OPEN.append(tally)
@@ -91,7 +91,7 @@ def budget_shares() -> int:
 
 @contextmanager
 def share_budget(processes: int) -> Generator[None]:
-    """Divide request budgets between this number of processes within the context."""
+    """Divide request budgets between this number of processes inside the `with` block."""
     _shares.append(max(1, processes))
     try:
         yield

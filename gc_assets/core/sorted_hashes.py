@@ -70,10 +70,16 @@ class HashSet:
 
 
 class SpelledHashes:
-    """A set of keys, as hashes of the keys and of their spelling-insensitive forms."""
+    """A set of keys, as hashes of the keys and of their normalized forms.
+
+    `key_resolver.loosen_spelling` computes these forms, in which different encodings are equal.
+    """
 
     def __init__(self, keys: NDArray[np.int64], loose: NDArray[np.int64]) -> None:
-        """Build the set. Both arrays have the same order, and may contain duplicates."""
+        """Build the set from hashes of keys (`keys`) and of their normalized forms (`loose`).
+
+        Both arrays have the same order, and may contain duplicates.
+        """
         self._loose = HashSet(loose)
         at = np.searchsorted(self._loose.hashes, loose)
         self._key = np.empty(len(self._loose.hashes), np.int64)
@@ -82,11 +88,11 @@ class SpelledHashes:
         self._is_ambiguous[at[self._key[at] != keys]] = True
 
     def find(self, keys: NDArray[np.int64], loose: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Find out which of the given keys have the same spelling-insensitive form as one in the set.
+        """Find the given keys whose normalized form is that of a key in the set.
 
         Returns:
-            The positions of these keys, and a mask which is true for those that differ from at
-            least one key in the set with the same form.
+            The positions of these keys in `keys`, and a mask that is true for those that differ
+            from at least one key in the set with the same normalized form.
         """
         at, found = self._loose.find(loose)
         return at, self._is_ambiguous[found] | (self._key[found] != keys[at])

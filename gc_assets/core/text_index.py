@@ -1,7 +1,7 @@
 """Find the positions of many texts in a list of distinct texts.
 
-`pyarrow.compute.index_in` builds a hash table of the whole list in every call. Here it is built
-once.
+`pyarrow.compute.index_in` builds a hash table of the whole list in every call. `TextIndex` builds
+its table only once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gc_assets.core.sorted_hashes import HashSet
 
 
 class TextIndex:
-    """An index of distinct texts by their hashes. Hits are verified by comparing the texts."""
+    """An index of distinct texts by their hashes. Equal hashes are verified by comparing the texts."""
 
     def __init__(self, texts: pa.Array) -> None:
         self._texts = texts

@@ -109,7 +109,7 @@ def format_usd(amount: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Cutoff:
-    """A rule that decides which commits are retained.
+    """A cut-off: a rule that decides which commits are retained.
 
     It is one of: everything, the newest N commits, a maximum age relative to `as_of`, or a point in
     time. If a number of commits is combined with an age, a commit is retained if either applies.

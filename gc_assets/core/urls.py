@@ -154,7 +154,7 @@ def is_addressable(name: str) -> bool:
 
 
 def web_host(address: str) -> str | None:
-    """Return the host of a web address, as in `Url.authority`. None for any other address."""
+    """Return the host of a web address, written as in `Url.authority`. None for other addresses."""
     if address[:5].lower() not in {"http:", "https"}:
         return None
     host = _DEFAULT_PORT.sub("", address.partition("://")[2].partition("/")[0].rpartition("@")[2].lower())
@@ -211,7 +211,7 @@ def storage_urls(location: str, endpoint: str | None) -> Iterator[str]:
 
 
 def _google_urls(root: str, endpoint: str | None) -> Iterator[str]:
-    """Yield web addresses of a location, with the bucket in the path or in the host name."""
+    """Yield Google Cloud web addresses of a location, with the bucket in the path or the host."""
     bucket, _, prefix = root.partition("/")
     host = _GOOGLE_HOST if endpoint is None else endpoint.partition("://")[2].rstrip("/")
     yield f"https://{host}/{bucket}/{quote(prefix)}"
@@ -221,7 +221,7 @@ def _google_urls(root: str, endpoint: str | None) -> Iterator[str]:
 
 
 def _azure_urls(root: str, endpoint: str | None) -> Iterator[str]:
-    """Yield web addresses of a location on the host of its account, and on a custom endpoint."""
+    """Yield Azure web addresses of a location, on its account's host and on a custom endpoint."""
     authority, _, prefix = root.partition("/")
     container, _, host = authority.partition("@")
     yield f"https://{host}/{container}/{quote(prefix)}"
@@ -280,7 +280,7 @@ def overlapping_aliases(locations: Sequence[tuple[str, str]], aliases: Sequence[
         aliases: Pairs of name and alias.
 
     Returns:
-        Pairs of descriptions.
+        Pairs of overlapping aliases or storages, each described for messages.
     """
     named = [(name, f"{name} (alias {alias})", _without_links(parse_alias(alias))) for name, alias in aliases]
     others = [(name, name, _without_links(Location.parse(location))) for name, location in locations]

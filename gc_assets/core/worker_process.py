@@ -66,13 +66,13 @@ class _Worker:
         return self._process.poll() is None
 
     def call(self, wall_seconds: float, request: bytes) -> tuple[bool, Any]:
-        """Send a request to the child and wait for the answer.
+        """Send a request to the child process and wait for its response.
 
         Returns:
             True and the result of the function, or False and the exception that it raised.
 
         Raises:
-            TimeoutError: If there is no answer after `wall_seconds`.
+            TimeoutError: If there is no response after `wall_seconds`.
             WorkerDied: If the child has ended.
         """
         until = time.monotonic() + wall_seconds
@@ -157,7 +157,7 @@ def run_in_worker(seconds: float, function: Callable[_P, _T], *args: _P.args, **
     The function, its arguments and its result must be picklable.
 
     Args:
-        seconds: Limit of CPU time. The start of the child is not included.
+        seconds: Limit of CPU time in seconds. The start of the child process is not included.
         function: The function to call.
 
     Raises:
