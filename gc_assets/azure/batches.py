@@ -1,4 +1,4 @@
-"""Parse the response to a batch of requests.
+"""Parse Azure's response to a batch of requests.
 
 It contains one part for each request. A part belongs to the request with the same Content-ID, and
 the order of the parts does not matter.
@@ -30,10 +30,10 @@ class BatchPart:
 
 
 def parse_parts(content_type: str, body: bytes) -> dict[int, BatchPart]:
-    """Split a response into its parts, by the Content-ID of the request.
+    """Split a response into its parts, keyed by the Content-ID of the request.
 
-    Parts that are unreadable or have the same id as another one are left out. It is then unknown if
-    their requests succeeded.
+    Parts that are unreadable or have the same id as another one are left out, because it is unknown
+    whether their requests succeeded.
     """
     message = message_from_bytes(b"Content-Type: " + content_type.encode("ascii", "replace") + b"\r\n\r\n" + body)
     parts, repeated = dict[int, BatchPart](), set[int]()

@@ -1,7 +1,7 @@
 """The implementation of `ConditionalBucket` for Azure Blob Storage.
 
-The token of a blob is its etag. In the names of the collector's metadata entries, `-` is replaced
-by `_`, because Azure does not allow hyphens.
+The token of a blob is its etag. In the names of metadata entries that gc-assets adds, `-` is
+replaced by `_`, because Azure does not allow hyphens.
 
 Sources: Azure REST API reference, Blob service (conditional headers, Copy Blob, Delete Blob, Blob
 Batch, List Blobs, error codes).
@@ -160,10 +160,10 @@ class AzureBucket(BucketStorage[AzureConfig]):
     def versioning(self, role: Role) -> Versioning:
         """Find out whether the account keeps versions. Only the management API has the setting.
 
-        With the changing role, a canary is written, and the response shows it. With the reading
-        role, it is deduced from a sample of blobs, including the collector's leases. Since blobs
-        may be older than versioning, the newest one decides. If it has no version but older blobs
-        do, versioning has been disabled since.
+        With the changing role, a canary blob is written, and the response shows whether it has a
+        version. With the reading role, the result is derived from a sample of blobs, including
+        gc-assets' leases. Since blobs may be older than the account's versioning, the newest blob
+        decides. If it has no version but older blobs do, versioning has been disabled since.
         """
         if role == "change":
             return Versioning("Enabled" if self._writes_versions() else None)
@@ -180,7 +180,10 @@ class AzureBucket(BucketStorage[AzureConfig]):
             return list(next(listed.by_page(), ()))
 
     def _writes_versions(self) -> bool:
-        """Check if a canary gets a version when it is written. It is removed again."""
+        """Return True if a canary blob gets a version when it is written.
+
+        The canary is removed again.
+        """
         key = f"{_CANARY}{secrets.token_hex(8)}"
         created = self.put_if_absent(key, b"")
         if created.verdict == "changed":  # the canary is ours, but a response was lost
@@ -200,7 +203,10 @@ class AzureBucket(BucketStorage[AzureConfig]):
         return version_id is not None
 
     def reach(self, attempts: int) -> datetime | None:
-        """Check that the storage can be listed. Returns the time of the server, if it sends it."""
+        """Check that the storage can be listed.
+
+        Returns the server's time if the response contains it.
+        """
         dates = list[str]()
 
         def remember(response: Any) -> None:
@@ -232,7 +238,10 @@ class AzureBucket(BucketStorage[AzureConfig]):
         return self._change(key, lambda blob: blob.upload_blob(content, overwrite=True, validate_content=True, **_if_match(token)))
 
     def copy_if_match(self, source: ObjectInfo, key: str, to: str, entry: tuple[str, str]) -> Change:
-        """Copy a blob to the trash, unless it could not be deleted afterwards."""
+        """Copy a blob to the trash.
+
+        The copy is refused if the blob could not be deleted afterwards.
+        """
         obstacle = find_obstacle(source)
         if obstacle is not None:
             return Change("denied", PermissionError(errno.EACCES, obstacle, self.address(key)))
@@ -300,7 +309,7 @@ class AzureBucket(BucketStorage[AzureConfig]):
         """Send a batch of deletes.
 
         Returns:
-            The responses by position in the batch, or the error of the request as a whole.
+            The responses, keyed by position in the batch, or the error of the whole request.
         """
         answers = list[tuple[str, bytes]]()
 
@@ -320,8 +329,8 @@ class AzureBucket(BucketStorage[AzureConfig]):
     def _delete_current_version(self, item: Deletion) -> Change:
         """Delete the current version of a blob permanently.
 
-        Azure does not allow this directly. The blob is deleted first, unless its etag has changed.
-        The version that remains is deleted next.
+        Azure does not allow this directly. First, the blob is deleted, unless its etag has changed.
+        Then, the version that remains is deleted.
         """
         try:
             current = self.head(item.key)
@@ -355,8 +364,8 @@ class AzureBucket(BucketStorage[AzureConfig]):
     def _to_change(self, error: AzureError, key: str, *, reads: bool = True) -> Change:
         """Convert the error of a request that changes a blob.
 
-        If a request has If-Match, the server also responds with 412 if the blob does not exist.
-        Unless `reads` is False, the blob is requested again to find out.
+        If a request has an If-Match header, the server also responds with 412 if the blob does not
+        exist. Unless `reads` is False, the blob is requested again to distinguish the two cases.
         """
         code, status = error_code(error), getattr(error, "status_code", None)
         found = to_os_error(error, self.address(key))
@@ -424,7 +433,7 @@ class AzureBucket(BucketStorage[AzureConfig]):
         """Wait until the server has finished a copy.
 
         Returns:
-            None, or the reason why the copy is not complete.
+            None if the copy is complete, otherwise the reason why it is not.
         """
         blob, deadline, pause = self._blob(to, "change"), time.monotonic() + _COPY_SECONDS, 0.1
         while True:
@@ -471,7 +480,9 @@ class AzureBucket(BucketStorage[AzureConfig]):
         return self.container(role, attempts).get_blob_client(f"{self.prefix}{key}")
 
     def _require_addressable(self, key: str) -> None:
-        """Check that a URL can contain the name. Otherwise a request could affect another blob.
+        """Check that a URL can contain the blob's name.
+
+        Otherwise a request could affect another blob.
 
         Raises:
             OSError: If the name has a component `.` or `..`.
@@ -482,12 +493,12 @@ class AzureBucket(BucketStorage[AzureConfig]):
 
 
 def _is_busy(change: Change) -> bool:
-    """Check if a change was not executed because the server was busy, so that a retry may help."""
+    """Return True if the server was too busy to execute a change, so that a retry may help."""
     return change.verdict == "failed" and change.error is not None and change.error.errno == errno.EAGAIN
 
 
 def _is_conditional(item: Deletion) -> bool:
-    """Check if a delete can be retried, because it cannot affect an object written since then."""
+    """Return True if a delete can be retried, because it cannot affect a blob written since then."""
     return item.token is not None or (item.version_id is not None and item.version_id != _NO_VERSION)
 
 
@@ -510,7 +521,11 @@ def _to_entry(name: str) -> str:
 
 
 def _to_info(found: Any) -> ObjectInfo:
-    """Convert the properties of a blob. Our own entries on an incomplete copy become `unfinished`."""
+    """Convert the properties of a blob.
+
+    If the blob is an incomplete copy, the metadata entries that gc-assets has added become
+    `unfinished`.
+    """
     is_complete = _text(found.copy.status) in _SUCCESS
     entries = {_to_entry(name): value for name, value in (found.metadata or {}).items()}
     own = {} if is_complete else {name: value for name, value in entries.items() if name in COPY_ENTRIES}

@@ -236,7 +236,7 @@ def _session() -> requests.Session:
 
 
 def _kind_and_keys(request: Any) -> tuple[Kind, int]:
-    """Determine how a request is billed, and how many requests it counts as."""
+    """Determine how a request is billed, and as how many requests it counts."""
     query: Mapping[str, str] = request.query
     if query.get("comp") == "batch":
         body = request.body if isinstance(request.body, bytes) else b""
@@ -265,7 +265,7 @@ def translate_errors(address: str) -> Generator[None]:
 
 
 def error_code(error: AzureError) -> str:
-    """Return the error code of the service. Without a code, the HTTP status is returned."""
+    """Return the error code of the service, or the HTTP status if the error has no code."""
     code = getattr(error, "error_code", None)
     if code:
         return str(getattr(code, "value", code))

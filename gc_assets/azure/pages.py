@@ -1,10 +1,10 @@
 """List a container page by page.
 
 Azure continues a listing at its own markers, and documents the order of keys only in part. The
-order is therefore not relied on. If a page repeats keys of the previous one, the listing stops with
-an error.
+functions therefore do not rely on the order. If a page repeats keys of the previous one, the
+listing stops with an error.
 
-Hadoop and hierarchical namespaces create entries for directories. They are counted and left out.
+Hadoop and hierarchical namespaces create entries for directories, which are counted and left out.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ListedPage:
     directories: int
 
     def select_after(self, start: bytes) -> Page:
-        """Return the page without the keys up to `start`."""
+        """Return the page without the keys up to and including `start`."""
         if not start:
             return self.page
         selected = self.page.select([number for number, key in enumerate(self.page.keys) if key > start])
@@ -132,7 +132,7 @@ def _require_progress(listed: ListedPage, last: bytes | None, marker: str | None
     """Check that a page continues after the previous one, and that its keys have the prefix.
 
     Raises:
-        StoreError: If it repeats keys, goes back, or contains other keys.
+        StoreError: If the page repeats keys, goes back, or contains keys without the prefix.
     """
     names = [*listed.page.keys, *listed.page.common]
     if any(not name.startswith(prefix) for name in names):

@@ -22,7 +22,7 @@ def build_identity(token: str, size_bytes: int, modified: datetime) -> str:
 def build_identities(tokens: pa.Array, sizes: pa.Array, modified: pa.Array) -> pa.Array:
     """Build the identities of many objects, like `build_identity`.
 
-    Unlike there, tokens must not have quotes. Times must be in microseconds.
+    In contrast to `build_identity`, tokens must not have quotes. Times must be in microseconds.
     """
     seconds = pc.divide(pc.floor_temporal(modified, unit="second").cast(pa.int64()), pa.scalar(1_000_000, pa.int64()))
     return pc.call_function("binary_join_element_wise", [tokens, sizes.cast(pa.string()), seconds.cast(pa.string()), pa.scalar("-")])

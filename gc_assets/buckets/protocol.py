@@ -10,11 +10,12 @@ quarantine on top of it. Implementations must follow these rules:
 - Changes return a `Change` instead of raising `OSError`. Its verdict states what is known.
 - `failed` is only used for requests that were certainly not executed. If a response was lost or
   came from a proxy, the request may have been executed and the verdict is `unknown`.
-- A request that creates or deletes the current object is not retried, unless its own condition
-  prevents a second effect. For example, `put_if_absent` may be retried, but not a delete without a
-  condition. The caller compares the object before it tries again.
-- Every request passes through a rate limiter and is counted with its price.
-- A bucket is a frozen, thread-safe value, and does not contain secrets when it is pickled.
+- A request that creates or deletes the current object at a key is not retried, unless its own
+  condition prevents a second effect. For example, `put_if_absent` may be retried, but not a delete
+  without a condition. The caller compares the object before it tries again.
+- Every request waits for a rate limiter and is counted with its price.
+- A bucket is a frozen, thread-safe value. It is pickled and sent to Spark executors without
+  secrets.
 """
 
 from __future__ import annotations
@@ -91,11 +92,11 @@ class ObjectInfo:
         modified: The modification time.
         version_id: The version, if the bucket keeps versions.
         metadata: The user-defined metadata, with lower-case names.
-        unfinished: The collector's own metadata entries, if the object is a copy that the server
-            has not completed or has aborted. They are then missing from `metadata`.
-        token_is_checksum: Whether the token depends only on the bytes. If so, a token that looks
-            like an MD5 can be compared with the token of a copy.
-        answer: The complete response, for use by the bucket itself.
+        unfinished: Metadata entries that gc-assets has added, if the object is a copy that the
+            server has not completed or has aborted. `metadata` then does not contain them.
+        token_is_checksum: Whether the token depends only on the object's bytes. If so, a token that
+            looks like an MD5 digest can be compared with the token of a copy.
+        answer: The complete response, for use by the implementation of the bucket.
     """
 
     identity: str
@@ -110,7 +111,7 @@ class ObjectInfo:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A version of a key, or a delete marker."""
+    """A version of the object at a key, or a delete marker."""
 
     version_id: str
     is_marker: bool
@@ -145,7 +146,7 @@ class Deletion:
         key: The key of the object.
         version_id: The version to delete permanently. None to delete the current object.
         token: Delete the object only if it has this token. Only buckets with `compares_in_batches`
-            and the probe use this.
+            and `stores.conditional.probe` use this.
     """
 
     key: str
@@ -155,7 +156,7 @@ class Deletion:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page of a listing, as columns.
+    """A page of a listing, with one list for each column.
 
     The last three columns are only filled if versions are listed.
 
@@ -233,7 +234,9 @@ class ConditionalBucket(Protocol):
 
     @property
     def compares_in_batches(self) -> bool:
-        """Whether `delete` sends the tokens of objects, so that the server compares them."""
+        """Whether `delete` sends tokens, so that the server compares them with those of the
+        objects.
+        """
         ...
 
     @property
@@ -321,9 +324,9 @@ class ConditionalBucket(Protocol):
         ...
 
     def put_if_absent(self, key: str, content: bytes) -> Change:
-        """Create an object. The verdict is `changed` if there already is one.
+        """Create an object. The verdict is `changed` if there already is one at the key.
 
-        After a lost response, the existing object may be our own.
+        If a response was lost, the existing object may be the one that this call has written.
         """
         ...
 
@@ -332,7 +335,7 @@ class ConditionalBucket(Protocol):
         ...
 
     def copy_if_match(self, source: ObjectInfo, key: str, to: str, entry: tuple[str, str]) -> Change:
-        """Copy an object to a key that only the collector uses.
+        """Copy an object to a key that only gc-assets uses, for example in the trash.
 
         Metadata, tags, storage class and encryption are preserved. If the server copies in the
         background, the call waits until the copy is complete, even if an earlier attempt started
@@ -348,19 +351,19 @@ class ConditionalBucket(Protocol):
         ...
 
     def copy_if_absent(self, source: ObjectInfo, key: str, to: str, entry: tuple[str, str]) -> Change:
-        """Copy one of the collector's own objects to a key without an object.
+        """Copy an object at one of gc-assets' own keys to a key without an object.
 
-        If there is an object at the key, the verdict is `changed`. This does not apply to an
-        unfinished copy with the same metadata entry. The call waits for such a copy, or replaces
-        it.
+        If there is an object at the target key, the verdict is `changed`. An exception is an
+        unfinished copy with the same metadata entry: the call waits for this copy, or replaces it.
         """
         ...
 
     def delete_if_match(self, key: str, token: str | None) -> Change:
         """Delete the current object, in a single attempt.
 
-        Servers that do not compare tokens delete any object at the key. The caller must therefore
-        compare the object immediately before the call. If `token` is None, there is no condition.
+        Servers that do not compare tokens delete whatever object is at the key. The caller must
+        therefore compare the object immediately before the call. If `token` is None, the request
+        has no condition.
         """
         ...
 
@@ -370,6 +373,6 @@ class ConditionalBucket(Protocol):
         If a request fails or its response is lost, this only affects the results of its own keys.
 
         Returns:
-            One result for each object, in the same order.
+            One result for each object, in the order of `objects`.
         """
         ...

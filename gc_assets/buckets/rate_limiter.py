@@ -1,8 +1,8 @@
 """Limit how many requests this process sends per second.
 
-The configured rate is shared by several processes, each of which may use its part. If the server
-responds with SlowDown, the process halves its rate. It then raises the rate a little each second
-until the next SlowDown (additive increase, multiplicative decrease: Chiu and Jain, 1989).
+Several processes share the configured rate, and each of them may use its part. If the server
+responds with the error SlowDown, the process halves its rate. It then raises the rate a little each
+second until the next SlowDown (additive increase, multiplicative decrease: Chiu and Jain, 1989).
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class RateLimiter:
         """Wait until the next request may be sent.
 
         Args:
-            requests: How many requests it counts as. For example, servers count every key in a
-                DeleteObjects request.
+            requests: As how many requests the next one counts. For example, servers count every key
+                in a DeleteObjects request.
         """
         with self._lock:
             now = self._now()

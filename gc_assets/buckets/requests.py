@@ -66,7 +66,7 @@ def pause_before_retry(attempt: int) -> None:
 def map_concurrently(values: Iterable[_T], call: Callable[[_T], _R]) -> list[_R]:
     """Call a function with each value, using several threads.
 
-    The results are in the same order as the values.
+    The results are in the order of the values.
     """
     values = list(values)
     if len(values) <= 1:

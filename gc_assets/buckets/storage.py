@@ -19,7 +19,7 @@ MAX_KEY_BYTES: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class BucketStorage(Generic[_Settings]):
-    """A bucket, or a prefix in a bucket. It can be pickled, because it contains no secrets.
+    """A bucket, or a prefix in a bucket. It contains no secrets, so it can be pickled.
 
     Attributes:
         name: The name of the bucket. On Azure, this is `container@account.dfs.core.windows.net`.
@@ -51,7 +51,7 @@ class BucketStorage(Generic[_Settings]):
         """Check that an object is not too large to be metadata.
 
         Raises:
-            OSError: If it is larger than `MAX_OBJECT_BYTES`. The error number is `EFBIG`.
+            OSError: If the object is larger than `MAX_OBJECT_BYTES`. The error number is `EFBIG`.
         """
         if size_bytes > MAX_OBJECT_BYTES:
             found = f"expected metadata of at most {MAX_OBJECT_BYTES:,} bytes, found {size_bytes:,}"

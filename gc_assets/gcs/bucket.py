@@ -1,8 +1,9 @@
 """The implementation of `ConditionalBucket` for Google Cloud Storage.
 
 The token of an object is `<generation>.<metageneration>`. Every write to a key creates a new
-generation, so a condition on the generation never matches another object. There are no delete
-markers: in a bucket with versions, deleted objects just become noncurrent and are not listed.
+generation (version number), so a condition on the generation never matches another object. Google
+does not use delete markers. In a bucket with versions, deleted objects only become noncurrent and
+are no longer listed.
 
 Source: Cloud Storage documentation, "Request preconditions" and "Object Versioning".
 """
@@ -182,7 +183,7 @@ class GcsBucket(BucketStorage[GcsConfig]):
         return found if current is not None else Change("absent", missing)
 
     def copy_if_match(self, source: ObjectInfo, key: str, to: str, entry: tuple[str, str]) -> Change:
-        """Copy an object to the trash, unless it must not be deleted. The verdict is then `denied`."""
+        """Copy an object to the trash. If the object must not be deleted, the verdict is `denied`."""
         refusal = self._refuse_kept(source, key)
         return refusal if refusal is not None else self._copy(source, key, to, entry, {})
 

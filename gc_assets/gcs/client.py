@@ -1,10 +1,11 @@
 """Clients for Google Cloud Storage, and readable messages for their errors.
 
-Each process creates its own client for a server and role, either in the driver or in an executor
-after the fork. Clients are never shared between processes, so credentials do not leave the process
+Each process, such as Spark's driver or a forked worker on an executor, creates its own client for a
+server and role. Clients are never shared between processes, so credentials do not leave the process
 that has loaded them.
 
-A client does not retry requests by itself. `call` does so for requests that are safe to repeat.
+A client does not retry requests by itself. The function `call` retries requests that are safe to
+repeat.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ _NO_CREDENTIALS: Final = f"there are no Application Default Credentials; {_LOG_I
 
 
 class _Session(AuthorizedSession):
-    """A session that counts its requests and limits their rate."""
+    """An HTTP session that counts its requests and limits their rate."""
 
     def __init__(self, settings: GcsConfig, credentials: Any) -> None:
         super().__init__(credentials)
@@ -191,8 +192,8 @@ def change(address: str, request: Callable[[], object], *, is_repeatable: bool, 
         request: Sends the request, in a single attempt.
         is_repeatable: Whether the condition of the request prevents a second effect. If not, it is
             retried only if it was certainly not executed.
-        is_final: Whether this deletes a generation, which cannot be created again. The result is
-            then `done` if a retry no longer finds the generation.
+        is_final: Whether the request deletes a generation, which cannot be created again. If so,
+            the result is `done` if a retry no longer finds the generation.
     """
     is_lost = False
     for attempt in range(ATTEMPTS):
@@ -212,7 +213,7 @@ def change(address: str, request: Callable[[], object], *, is_repeatable: bool, 
 
 
 def _verdict_of(error: OSError) -> ChangeVerdict:
-    """Determine from an error what is known about the request."""
+    """Determine from an error whether the request was executed."""
     cause = error.__cause__
     status = status_of(cause)
     if status is None:
@@ -230,7 +231,7 @@ def _verdict_of(error: OSError) -> ChangeVerdict:
 
 
 def is_transient(error: OSError) -> bool:
-    """Check if the same request may succeed later."""
+    """Return True if the same request may succeed after this error."""
     if error.errno == errno.EAGAIN:
         return True
     cause = error.__cause__

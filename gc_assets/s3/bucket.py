@@ -49,9 +49,9 @@ class S3Bucket(BucketStorage[S3Config]):
 
     @property
     def null_version(self) -> str:
-        """The id of objects that are older than the versioning.
+        """The version id of objects that are older than the bucket's versioning.
 
-        Some servers, such as Ceph 16, omit it.
+        Some servers, such as Ceph 16, omit this id in responses.
         """
         return "null"
 
@@ -286,7 +286,7 @@ def _verdict(error: OSError) -> ChangeVerdict:
 
 
 def _refused_request(error: OSError) -> Change:
-    """Convert the error of a request for several keys. The result applies to all of them."""
+    """Convert the error of a request for several keys to a result for each of them."""
     if isinstance(error, PermissionError):
         return Change("denied", PermissionError(errno.EACCES, f"AccessDenied: {error.strerror}", error.filename))
     code = error_code(error.__cause__) if isinstance(error.__cause__, ClientError) else ""
@@ -296,7 +296,7 @@ def _refused_request(error: OSError) -> Change:
 
 
 def _refused_key(code: str, message: str, key: str) -> Change:
-    """Convert the error of a single key in a request that was otherwise successful."""
+    """Convert the error for a single key in the response to an otherwise successful request."""
     text = f"{code}: {message}"
     if code in DENIED | INVALID_KEY:
         return Change("denied", PermissionError(errno.EACCES, text, key))

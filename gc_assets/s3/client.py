@@ -1,7 +1,7 @@
 """S3 clients, and readable messages for their errors.
 
-Each process creates its own client for a server and role, either in the driver or in an executor
-after the fork. Clients are never shared between processes, so credentials do not leave the process
+Each process, such as Spark's driver or a forked worker on an executor, creates its own client for a
+server and role. Clients are never shared between processes, so credentials do not leave the process
 that has loaded them.
 """
 
@@ -119,7 +119,7 @@ def translate_errors(address: str) -> Generator[None]:
 
 
 def error_code(error: botocore.exceptions.ClientError) -> str:
-    """Return the S3 error code. It is the HTTP status if there is no body, as for HEAD."""
+    """Return the S3 error code, or the HTTP status if the response has no body, as for HEAD."""
     return str(error.response.get("Error", {}).get("Code", ""))
 
 
@@ -229,8 +229,8 @@ def _session(profile: str | None, before_parse: BeforeParse | None) -> Any:
 def _loader(data_path: str | None) -> Any:
     """Create a loader for botocore's service descriptions.
 
-    It is shared by all clients. Otherwise creating a client would spend most of its time loading
-    them.
+    All clients share the loader, because creating a client would otherwise spend most of its time
+    loading the descriptions.
     """
     return botocore.loaders.create_loader(data_path)
 

@@ -56,7 +56,7 @@ class RequestTarget(Protocol):
 
 
 def copy_object(bucket: RequestTarget, key: str, to: str, source: ObjectInfo, entry: tuple[str, str]) -> None:
-    """Copy an object to a key that only the collector uses.
+    """Copy an object to a key that only gc-assets uses.
 
     Raises:
         OSError: If the copy fails, or if there is now another object at the key of the source.
@@ -117,7 +117,7 @@ def copy_to_absent(bucket: RequestTarget, key: str, to: str, source: ObjectInfo,
 
 
 def _abort_unfinished(bucket: RequestTarget, to: str) -> None:
-    """Abort the unfinished uploads that an interrupted copy has left at a key of the collector."""
+    """Abort the unfinished uploads that an interrupted copy has left at one of gc-assets' keys."""
     target = bucket.target(to)
     with translate_errors(bucket.address(to)):
         client = bucket.client("change")
@@ -133,10 +133,11 @@ def _copy_in_parts(
     """Copy a large object in parts. If the copy is interrupted, an unfinished upload remains.
 
     If `only_if_absent` is set, there must be no object at the key of the copy. Not every server
-    evaluates a condition on completing an upload, so the key is also checked immediately before.
+    evaluates the condition in a request to complete an upload, so the key is also checked
+    immediately before.
 
     Raises:
-        FileExistsError: If `only_if_absent` is set and there is such an object.
+        FileExistsError: If `only_if_absent` is set and there is an object at the key of the copy.
     """
     condition = {"IfNoneMatch": "*"} if only_if_absent else {}
     target, client = bucket.target(to), bucket.client("change")

@@ -8,9 +8,9 @@ A page is accepted only if it is complete and continues after the previous page.
 or proxy repeats, truncates or reorders pages, the listing stops with an error
 (`docs/adr/0004-own-s3-listing.md`).
 
-The next page is requested by the last key, and not by the continuation token of the server. Ceph
-RGW 16 does not apply `encoding-type=url` to tokens, so that `a+b` would be read as `a b`, and a
-control character would break the XML.
+The request for the next page contains the last key, and not the continuation token of the server.
+Ceph RGW 16 does not apply `encoding-type=url` to tokens, so that `a+b` would be read as `a b`, and
+a control character would break the XML.
 
 Sources: Amazon S3 API Reference, ListObjectsV2 and ListObjectVersions (order, markers,
 `encoding-type=url`).
@@ -142,7 +142,7 @@ def _next_by_token(page: Page, root: Any, namespace: str, location: str) -> dict
 
 
 def _versions_of_last(page: Page) -> frozenset[str]:
-    """Return the version ids of the last key, as the next page may continue with its versions."""
+    """Return the version ids of a page's last key, as the next page may continue with its versions."""
     return frozenset(version for key, version in zip(page.keys, page.version_ids, strict=False) if key == page.keys[-1])
 
 
@@ -258,7 +258,7 @@ def _request_page(client: Any, operation: str, params: dict[str, Any]) -> tuple[
 
 
 def _take_body(operation_model: Any, response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any) -> None:
-    """Keep the status and the body of a response from being parsed by botocore.
+    """Keep the status and body of a response, and hide them from botocore's parser.
 
     This is a handler of the `before-parse` event. It also hides redirects, because botocore would
     silently follow them to another region.

@@ -1,4 +1,4 @@
-"""Checks of `doctor` that are the same for all kinds of stores."""
+"""Checks of `gc-assets doctor` that are the same for all kinds of stores."""
 
 from __future__ import annotations
 

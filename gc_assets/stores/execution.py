@@ -2,8 +2,8 @@
 
 For each batch, the intent is recorded, then the actions are executed, then the outcome of each
 action is recorded. This module makes no decisions, since the plan determines what to do with which
-key. It works on any subset of a plan's rows, either on executors or in the process that applies the
-plan.
+key. It works on any subset of a plan's rows, either on Spark executors or in the process that
+applies the plan.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ def execute(
     partition (`share_of`) should be adjacent, because the log is read one partition at a time.
 
     The lease is checked immediately before each batch is executed, and again before its outcomes
-    are recorded. If a batch in the log has no outcomes, it is unknown whether it was executed. It
-    can even be running in a task that Spark has given up. The next attempt therefore compares all
-    of its objects again, checking the target of a move last.
+    are recorded. If a batch in the log has no outcomes, it is unknown whether it was executed. A
+    task that Spark has given up may even still be executing it. The next attempt therefore compares
+    all objects of the batch again, and checks the target of a move last.
 
     Args:
         rows: The rows to execute.

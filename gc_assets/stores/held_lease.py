@@ -1,4 +1,4 @@
-"""Hold a lease during a block: renew it regularly, and release it at the end."""
+"""Hold the lease of a storage during a block: renew it regularly, and release it at the end."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _log: Final = logging.getLogger(__name__)
 def hold_lease(lease: Lease) -> Generator[None]:
     """Renew a lease in a thread while the block runs, and release it at the end.
 
-    The lease of a suspended or killed process still expires. If another process has taken it over,
-    it is not renewed, and the next `Lease.check` fails.
+    The lease of a suspended or killed process still expires. If another process has taken the lease
+    over, it is not renewed, and the next `Lease.check` fails.
 
-    If the block fails and the release fails too, the error of the block is raised. The other one is
-    only logged, because the lease expires anyway.
+    If both the block and the release fail, the error of the block is raised. The error of the
+    release is only logged, because the lease expires anyway.
     """
     ended = threading.Event()
     renewal = threading.Thread(

@@ -1,6 +1,6 @@
-"""The definitions that are needed to add a kind of store.
+"""The definition of a kind of store, such as S3.
 
-All kinds are listed in `stores/store.py`.
+`stores/store.py` lists all kinds. To add one, write a `StoreKind` for it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class StoreKind:
     Attributes:
         scheme: The URL scheme of its locations.
         example: A location to be used as an example in messages.
-        quarantines: The quarantine modes that it supports.
+        quarantines: The quarantine modes that the kind of store supports.
         open: Opens the store at a location.
         anywhere: Returns an accessor for all addresses of the scheme, whether or not they are in a
             configured storage.
@@ -39,10 +39,10 @@ class StoreKind:
             have two paths in these storages.
         find_links: Called with the name and location of a storage. Returns the symbolic links that
             a bounded scan finds.
-        examine_state: Checks for `doctor` that the store will not delete objects of a state by
-            itself, for example because of a lifecycle rule.
+        examine_state: Checks for `gc-assets doctor` that the store will not delete objects of
+            gc-assets' state by itself, for example because of a lifecycle rule.
         preloaded: Modules to import before Spark forks its Python workers, so that the workers
-            share them.
+            share their memory.
     """
 
     scheme: str

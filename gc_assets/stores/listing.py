@@ -52,7 +52,7 @@ class StoreLister:
 
 
 def select_unchanged_objects(objects: pa.RecordBatch, unchanged: pa.Array) -> pa.RecordBatch:
-    """Select those objects of an earlier listing that are directly in `unchanged` directories."""
+    """Select the objects of an earlier listing that are directly in `unchanged` directories."""
     return objects.filter(pc.is_in(pc.replace_substring_regex(objects.column("key"), "[^/]*$", ""), unchanged))
 
 

@@ -1,15 +1,15 @@
-"""The protocol of all stores, and the values that stores return.
+"""The protocol `Store` of all stores, and the values that stores return.
 
-A store is a location with objects, which is either a directory or a bucket with a prefix. Objects
-have a key, bytes, a modification time and an identity (`etag`). Some stores also have versions.
+A store is a location with objects, either a directory or a bucket with a prefix. Objects have a
+key, bytes, a modification time and an identity (`etag`). Some stores also have versions.
 
-Deciding what can be deleted is only safe if the store guarantees the properties in `AXIOMS`. Their
-ids are also used by the store contract tests and by the protocol model, which shows what breaks
-without each of them.
+gc-assets can only decide safely what to delete if the store guarantees the properties in `AXIOMS`.
+The store contract tests and the protocol model use the ids of these properties. The model shows
+what breaks without each of them.
 
 All other properties are optional and called traits. A product's name does not guarantee them, so
-`Store.probe` tests each one with canary objects under the reserved prefix. If a trait is missing,
-the collector falls back to another method:
+`Store.probe` tests each one with canary objects under the reserved prefix. If a store does not have
+a trait, gc-assets uses another method:
 
 - replace-if-match: Histories in this store cannot be edited, and the lease uses a new object for
   each token.
@@ -17,9 +17,10 @@ the collector falls back to another method:
 - versions: The quarantine mode is `trash` (objects are moved away) or `deferred` (they stay).
 - rename: `trash` copies an object, verifies the copy and deletes the original.
 
-Stores distinguish two roles. `objects`, `plan_listing`, `holder` and `now` only read and use the
-reading role, while `editable`, `quarantine`, `acquire` and `probe` use the changing role. A store
-contains no secrets, because it is pickled and sent to executors, which load their own credentials.
+Stores use two roles with separate credentials. `objects`, `plan_listing`, `holder` and `now` use
+the reading role, whereas `editable`, `quarantine`, `acquire` and `probe` use the changing role. A
+store contains no secrets, because it is pickled and sent to Spark executors, which load their own
+credentials.
 """
 
 from __future__ import annotations
@@ -81,7 +82,8 @@ class PlannedAction:
         action: The action to execute.
         size_bytes: Its size.
         etag: Its identity. If another object is found at the key, it is not changed.
-        version_id: Its version, in a store with versions. For an unfinished upload, the upload id.
+        version_id: Version of the object, in a store with versions. For an unfinished upload, the
+            upload id.
         source_plan_id: For purges and restores, the plan that quarantined the object.
         kind: The file kind, or None if nothing references the file.
     """
@@ -109,11 +111,12 @@ class Result:
             `failed`, a retry may help, but not after `denied`.
         error: The reason for any verdict but `done`. After a purge, it can also mention older
             versions that were deleted with the object.
-        replan: Whether a later plan may contain the action again. True if it was not the store that
-            `denied` it, or if a `changed` action only has to wait. By default, later plans leave
-            the object out after `denied`, and `changed` ends a record in deferred quarantine.
-        is_replaced: With `absent`: the quarantined copy is lost, because the object at its place in
-            the trash has other bytes.
+        replan: Whether a later plan may contain the action again. True if gc-assets itself, not the
+            store, `denied` the action, or if a `changed` action only has to wait. By default, later
+            plans leave the object out after `denied`, and `changed` ends an object's deferred
+            quarantine.
+        is_replaced: True if the verdict is `absent` because the object in the trash has other bytes
+            than the quarantined one, which is therefore lost.
     """
 
     verdict: Verdict
@@ -126,7 +129,7 @@ class Result:
 class Outcome:
     """An executed action with its result, which becomes a row of `deletion_log`.
 
-    `token` is the fencing token of the lease at that time.
+    `token` is the fencing token of the lease under which the action was executed.
     """
 
     planned: PlannedAction
@@ -148,16 +151,19 @@ class Outcome:
 
 
 class Quarantine(Protocol):
-    """Executes planned actions in batches. Implementations are picklable and thread-safe."""
+    """Executes planned actions in batches.
+
+    Implementations are thread-safe, and are pickled and sent to Spark executors.
+    """
 
     def act(self, batch: Sequence[PlannedAction], resumed: Collection[PlannedAction] = ()) -> list[Result]:
         """Execute a batch. When the method returns, all changes are durable.
 
         The identity of each object is compared immediately before the object is changed. If there
         is another object at the key, it is not touched and the result is `changed`. A restore never
-        replaces an existing object, and a completed action can be repeated: it is `done` again. If
-        the object in the trash certainly has other bytes than the quarantined one, a restore or
-        purge leaves it alone, and the result is `absent`.
+        replaces an existing object. If a completed action is repeated, its result is `done` again.
+        If the object in the trash certainly has other bytes than the quarantined one, a restore or
+        purge does not change it, and the result is `absent`.
 
         An error that concerns a single key becomes its result and is not raised. Keys under the
         reserved prefix are `denied`.
@@ -197,7 +203,7 @@ class Holder:
 class Lease(Protocol):
     """The exclusive right of a plan to change a storage.
 
-    Leases are picklable, because executors check them before each batch.
+    Leases are pickled and sent to Spark executors, which check them before each batch.
     """
 
     @property
@@ -239,7 +245,7 @@ ProblemKind = Literal["symlink", "not_utf8", "special", "time", "unreadable"]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    r"""Something in the storage that is not a regular object, such as a symbolic link.
+    r"""Something that a listing found and that is not a regular object, such as a symbolic link.
 
     It is never deleted. Bytes of the key that are not UTF-8 are written as `\xNN`.
     """
@@ -263,8 +269,8 @@ class Directory:
         modified_ns: When entries were last added or removed, as of before the directory was read.
             In nanoseconds since 1970.
         objects: How many objects it contains.
-        inode: The inode, because a copy or another mount could have the same time. Older releases
-            did not record it, so their directories are never skipped.
+        inode: The directory's inode, because a copy or another mount could have the same time.
+            Older releases did not record it, so directories that they recorded are never skipped.
     """
 
     key: str
@@ -280,7 +286,7 @@ class ListingBatch:
     Attributes:
         objects: The objects, with the columns of `storage_inventory`.
         problems: The problems that were found.
-        leftover: Tasks that have to be run in another round.
+        leftover: Tasks for the part that was not listed, to be run in another round of the listing.
         directories: Directories that a later listing can skip if they are unchanged. Object stores
             have none.
         split_keys: Keys at which a later listing can divide its work evenly. Not every store uses
@@ -329,7 +335,10 @@ class OldUploads:
 
 
 class UploadAborter(Protocol):
-    """Aborts unfinished uploads permanently. Implementations are picklable and thread-safe."""
+    """Aborts unfinished uploads permanently.
+
+    Implementations are thread-safe, and are pickled and sent to Spark executors.
+    """
 
     def act(self, batch: Sequence[PlannedAction], resumed: Collection[PlannedAction] = ()) -> list[Result]:
         """Abort the uploads whose ids are in `version_id`.
@@ -355,14 +364,17 @@ class UploadAborter(Protocol):
 
 
 class ListingTask(Protocol):
-    """A part of the work of listing a storage. Parts do not overlap, and tasks are picklable."""
+    """A task that lists a part of a storage.
+
+    The parts of different tasks do not overlap. Tasks are pickled and sent to Spark executors.
+    """
 
     def run(self, budget: int) -> Iterator[ListingBatch]:
         """List the task's part of the storage, in batches.
 
         Args:
-            budget: The approximate number of entries to list. The rest is returned as leftover
-                tasks in the batches.
+            budget: The approximate number of entries to list. The batches contain leftover tasks
+                for the rest.
 
         Yields:
             Batches. Keys that cannot be read are a `Problem` of kind `unreadable`, not an error.
@@ -372,7 +384,7 @@ class ListingTask(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """An object that was looked up by its key. `etag` is the same identity as in listings."""
+    """An object that was looked up by its key. `etag` is the object's identity, as in listings."""
 
     etag: str
     size_bytes: int
@@ -405,13 +417,16 @@ class ListingPlan:
 
 
 class LookUp(Protocol):
-    """Looks up objects that are missing from the inventory of a storage. Picklable."""
+    """Looks up objects that are missing from the inventory of a storage.
+
+    Implementations are pickled and sent to Spark executors.
+    """
 
     def look_up(self, keys: Sequence[str]) -> list[int | None]:
         """Look up the sizes of objects.
 
-        After a listing of the storage itself, no request is necessary, because objects that were
-        not listed do not exist.
+        If the inventory comes from a new listing of the storage itself, no request is sent, because
+        objects that were not listed do not exist.
 
         Returns:
             Sizes in bytes, in the order of the keys. None for objects that do not exist.
@@ -423,7 +438,10 @@ class LookUp(Protocol):
 
 
 class Lister(LookUp, Protocol):
-    """Lists the objects of a storage, directly or from an inventory report. Picklable."""
+    """Lists the objects of a storage, directly or from an inventory report.
+
+    Implementations are pickled and sent to Spark executors.
+    """
 
     def plan(
         self, parallelism: int, now: datetime, unchanged: frozenset[str], settled_before: datetime, split_keys: Sequence[str] | None
@@ -446,7 +464,9 @@ class Lister(LookUp, Protocol):
 
 
 class ReportFiles(Protocol):
-    """Reads the files of inventory reports at addresses of one scheme. Picklable.
+    """Reads the files of inventory reports at addresses of one URL scheme.
+
+    Implementations are pickled and sent to Spark executors.
 
     If a file does not exist, methods raise `FileNotFoundError`. Other failures raise `OSError`.
     """
@@ -456,7 +476,10 @@ class ReportFiles(Protocol):
         ...
 
     def files(self, location: str) -> dict[str, int]:
-        """List all files under a location: their sizes, by name relative to the location."""
+        """List all files under a location.
+
+        Maps their names, relative to the location, to their sizes.
+        """
         ...
 
     def read(self, address: str) -> bytes:
@@ -491,10 +514,10 @@ class Traits:
 
 
 class Store(Protocol):
-    """Access to a storage, as a frozen, picklable value.
+    """Access to a storage, as a frozen value that is pickled and sent to Spark executors.
 
-    Opening a store does not send any request. Whether the location exists is only found out by the
-    first method call.
+    Opening a store does not send any request. Only the first method call shows whether the location
+    exists.
     """
 
     @property
@@ -504,7 +527,7 @@ class Store(Protocol):
 
     @property
     def location(self) -> str:
-        """The location, spelled as in the configuration."""
+        """The location, exactly as in the configuration."""
         ...
 
     @property
@@ -514,7 +537,10 @@ class Store(Protocol):
 
     @property
     def editable(self) -> EditableObjects:
-        """Write access. A change succeeds only if the object is still the one that was read."""
+        """Write access to objects.
+
+        A change succeeds only if the object is still the one that was read.
+        """
         ...
 
     def check_access(self) -> None:
@@ -534,11 +560,12 @@ class Store(Protocol):
         settled_before: datetime | None = None,
         split_keys: Sequence[str] | None = None,
     ) -> Sequence[ListingTask]:
-        """Divide the work of listing every object once.
+        """Divide the listing of the storage into tasks that together list every object once.
 
         Args:
             parallelism: The number of workers.
-            unchanged: Directories to skip. Only objects directly in them are left out.
+            unchanged: Directories to skip. Objects directly in them are left out, but not their
+                subdirectories.
             settled_before: Directories modified since this time are not returned for reuse, because
                 they might still change. If None, no directories are returned.
             split_keys: Keys from an earlier listing of any age, in any order, or None if there is
@@ -564,7 +591,7 @@ class Store(Protocol):
         ...
 
     def identity(self, address: str) -> str | None:
-        """Identify the object that an address leads to, after resolving links and mounts.
+        """Return the identity of the object to which an address leads through links and mounts.
 
         Returns:
             The `etag` of the object. None if there is no object, if the address has another scheme,
@@ -603,7 +630,7 @@ class Store(Protocol):
 
         Args:
             before: The cut-off.
-            is_included: Called with a key, to decide if its uploads are of interest.
+            is_included: Called with a key. Returns True if uploads to this key are searched.
             limit: How many uploads are examined at most.
 
         Raises:
@@ -638,10 +665,10 @@ class Store(Protocol):
         ...
 
     def max_key_bytes(self, mode: QuarantineMode) -> int | None:
-        """Return the longest key that can be quarantined in a mode, in UTF-8 bytes.
+        """Return the length, in UTF-8 bytes, of the longest key that can be quarantined in a mode.
 
-        Objects with longer keys are left out of plans, because their names in the trash would be
-        too long. None if the mode does not add such a limit.
+        Plans leave out objects with longer keys, because their names in the trash would be too
+        long. The result is None if the mode does not add such a limit.
         """
         ...
 
@@ -664,7 +691,7 @@ class Store(Protocol):
         ...
 
     def holder(self) -> Holder | None:
-        """Return who holds the lease, even if it has expired. None if there is no lease.
+        """Return who holds the storage's lease, even if it has expired. None if there is no lease.
 
         Raises:
             StoreError: If the lease cannot be read.
@@ -691,9 +718,9 @@ class Store(Protocol):
         ...
 
     def probe(self) -> Traits:
-        """Find out which traits the store has.
+        """Find out which traits (optional properties) the store has.
 
-        To do so, canary objects are written under the reserved prefix and removed again.
+        To do so, the method writes canary objects under the reserved prefix and removes them again.
 
         Raises:
             OSError: If writing to the storage fails.
@@ -702,7 +729,7 @@ class Store(Protocol):
         ...
 
     def examine(self, storage: StorageConfig, now: datetime) -> Iterator[Finding]:
-        """Check for `doctor` that the storage can be listed and that plans can be applied to it.
+        """Check for `gc-assets doctor` that the storage can be listed and plans be applied to it.
 
         A storage in `plan` mode is not changed.
         """

@@ -1,4 +1,4 @@
-"""Open stores, and call code that depends on the kind of store, given by the URL scheme."""
+"""Open stores, and dispatch to the code for their kind, which the URL scheme determines."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def open_store(location: str, connections: Connections = DEFAULT_CONNECTIONS) ->
 
 
 def examine_state(location: str, connections: Connections) -> Iterator[Finding]:
-    """Check for `doctor` that the store will not delete objects of the state by itself."""
+    """Check for `gc-assets doctor` that the store will not delete objects of the state by itself."""
     kind = SCHEMES.get(scheme_of(location))
     yield from kind.examine_state(location, connections) if kind is not None else ()
 
@@ -76,8 +76,8 @@ def find_links(storage: StorageConfig) -> Iterable[SymbolicLink]:
 def read_identity(address: str, location: str, connections: Connections) -> str | None:
     """Read the identity of an object, to compare it with identities in the storage at `location`.
 
-    The result is None if that is impossible: the object is unreadable, in another kind of store, or
-    in a mount that may show different inode numbers.
+    The result is None if a comparison is impossible, because the object is unreadable, in another
+    kind of store, or in a mount that may show different inode numbers.
     """
     scheme = scheme_of(address)
     return SCHEMES[scheme].read_identity(address, location, connections) if scheme in SCHEMES and scheme == scheme_of(location) else None
@@ -91,8 +91,8 @@ def describe_directory(path: str, *, has_buckets: bool, disks: Sequence[str]) ->
     in the storages. If this process cannot search the directory, any file in it could be a link to
     a planned file.
 
-    A directory can also be a mount point without its mount. This is not detected here, but by
-    checking its files with `local_file_exists`.
+    A directory can also be a mount point whose file system is not mounted. This function does not
+    detect that, but `local_file_exists` does for each file.
 
     Args:
         path: The directory.
@@ -120,15 +120,15 @@ def describe_directory(path: str, *, has_buckets: bool, disks: Sequence[str]) ->
 
 
 def local_file_exists(address: str) -> bool:
-    """Check if there is a regular file at a local address, and if this process can examine it.
+    """Return True if there is a regular file at a local address that this process can examine.
 
-    Such files can be compared by inode, which is what the `links` gate does.
+    The `links` gate compares such files by inode.
     """
     return SCHEMES[FILE].anywhere(DEFAULT_CONNECTIONS).cached_identity(address) is not None
 
 
 def local_file_is_hidden(address: str) -> bool:
-    """Check if there may be a file at a local address that this process cannot examine.
+    """Return True if there may be a file at a local address that this process cannot examine.
 
     The reason can be a private or damaged directory, either the file's own or one on the way to a
     link's target. The address can also be a link to a file that does not exist on this machine.
@@ -218,8 +218,8 @@ def _supported_schemes() -> str:
 def open_objects(connections: Connections = DEFAULT_CONNECTIONS, resolver: KeyResolver | None = None) -> EditableObjects:
     """Return an accessor for objects at any supported address.
 
-    It is picklable and can be sent to executors. If there is a resolver, addresses may also begin
-    with an alias of a storage.
+    It is pickled and sent to Spark executors. If a resolver is given, addresses may also begin with
+    an alias of a storage.
     """
     return ObjectsByScheme({scheme: kind.anywhere(connections) for scheme, kind in SCHEMES.items()}, resolver)
 

@@ -1,4 +1,4 @@
-"""List the objects that are really in the trash of a storage, whether or not they are recorded."""
+"""List the objects that are really in the trash of a storage, even without a record of them."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def list_trash(objects: Objects, location: str) -> Iterator[TrashedObject]:
     """List the trash of a storage.
 
     Raises:
-        OSError: If it cannot be listed.
-        StoreError: If it contains anything but objects, such as a symbolic link.
+        OSError: If the trash cannot be listed.
+        StoreError: If the trash contains anything but objects, such as a symbolic link.
     """
     trash = trash_address(location)
     for address, size_bytes, _ in objects.list(trash):

@@ -1,6 +1,7 @@
 """The write-ahead log, which makes it possible to resume an apply after a crash.
 
-A log is a directory. `log.json` contains the plan id and the quarantine mode. For each batch there
+A log is a directory in the state. `log.json` contains the plan id and the quarantine mode. For each
+batch there
 are two files with one JSON object per line: `share-<n>/<batch>.intent.jsonl` is written before the
 first action, and `<batch>.outcome.jsonl` after the last one.
 
@@ -40,7 +41,7 @@ _ROW_COUNT = re.compile(r"-[0-9a-f]{32}-([0-9]+)\.(?:intent|outcome)\.jsonl$")
 
 
 def share_of(key: str, shares: int) -> int:
-    """Compute the share of a key, like Spark's `pmod(xxhash64(key), shares)`."""
+    """Compute the share (hash partition) of a key, like Spark's `pmod(xxhash64(key), shares)`."""
     unsigned = xxhash.xxh64_intdigest(key.encode(), seed=SPARK_SEED)
     return (unsigned - (1 << 64) if unsigned >= 1 << 63 else unsigned) % shares
 
@@ -52,9 +53,9 @@ class ShareHistory:
     Attributes:
         settled: The final outcomes. If two attempts have recorded outcomes for the same action,
             `done` takes precedence.
-        interrupted: Actions that the store may have executed without a record of it. They are in
-            a batch without outcomes, or have failed at least once: the store may have acted before
-            its response was lost.
+        interrupted: Actions that the store may have executed although the log does not show it.
+            They are in a batch without outcomes, or have failed at least once, because the store
+            may have acted before its response was lost.
         batches: The names of all batches.
     """
 
@@ -65,7 +66,9 @@ class ShareHistory:
 
 @dataclass(frozen=True, slots=True)
 class WriteAheadLog:
-    """The log of a plan. It is picklable, and files in it are never changed or removed.
+    """The log of a plan's execution. Files in it are never changed or removed.
+
+    Logs are pickled and sent to Spark executors.
 
     Attributes:
         files: The files of the state.
@@ -130,7 +133,7 @@ class WriteAheadLog:
         """Check that no other attempt at the same work has started since this one read the log.
 
         If another attempt has started, this attempt stops. The next attempt then finds the intents
-        of both, and compares the objects again.
+        of both in the log, and compares the objects again.
 
         Raises:
             StateError: If the share contains a batch that is not `known`.
@@ -153,9 +156,9 @@ class WriteAheadLog:
         return sum(int(found[1]) for found in counts if found is not None)
 
     def read_quarantined(self, share: int) -> Iterator[tuple[PlannedAction, Outcome | None]]:
-        """Yield the rows that this plan has quarantined, or may have quarantined.
+        """Yield the rows whose objects this plan has quarantined, or may have quarantined.
 
-        In the latter case, the outcome is None.
+        If it is unknown whether an object was quarantined, the outcome is None.
         """
         names = [stat.name for stat in self.files.list(self._share_path(share)) if stat.name.endswith(_INTENT)]
         history = self.read_history(share)
@@ -293,6 +296,6 @@ def _to_outcome(row: dict[str, Any]) -> Outcome:
 
 
 def read_newest_token(files: Files, directory: str) -> int:
-    """Return the highest fencing token of the started batches. Without any, return 0."""
+    """Return the highest fencing token of the batches in a log. If it has no batch, return 0."""
     names = [item.name.rpartition("/")[2] for item in files.list(directory, recursive=True) if item.name.endswith(_INTENT)]
     return max((int(name.partition("-")[0]) for name in names), default=0)

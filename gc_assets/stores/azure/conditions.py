@@ -1,8 +1,9 @@
-"""Refuse to apply plans in accounts that the collector cannot change safely.
+"""Refuse to apply plans in Azure accounts that gc-assets cannot change safely.
 
-In a hierarchical namespace, directories are objects, and a single rename can move many files. The
-collector has not been tested with this, so it only creates plans. The same is true for servers that
-ignore conditions in deletes. Both are detected with a canary object.
+In a hierarchical namespace, directories are objects, and a single rename can move many files.
+gc-assets has not been tested with this, so it only creates plans for such accounts. The same is
+true for servers that ignore conditions in delete requests. Both are detected with a canary object
+(a test object that is removed again).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Checks of `doctor` that are specific to Azure.
+"""Checks of `gc-assets doctor` that are specific to Azure.
 
-They are about soft delete, retention, lifecycle rules and the kind of namespace.
+They concern soft delete, retention, lifecycle rules and the kind of namespace.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TERMS: Final = StoreTerms(
 
 
 def examine(bucket: AzureBucket, storage: StorageConfig, now: datetime) -> Iterator[Finding]:
-    """Check a container (see `Store.examine`)."""
+    """Check a container for `gc-assets doctor` (see `Store.examine`)."""
     checks = {"namespace": _check_namespace, "soft_delete": _check_soft_delete, "lifecycle": _check_lifecycle, "lock": _check_retention}
     settings_checks = [(name, partial(check, bucket)) for name, check in checks.items()]
     yield from examine_bucket(bucket, storage, now, _TERMS, settings_checks)
@@ -90,7 +90,7 @@ def _check_soft_delete(bucket: AzureBucket, storage: StorageConfig) -> Iterator[
 
 
 def _check_lifecycle(bucket: AzureBucket, storage: StorageConfig) -> Iterator[Finding]:
-    """Remind the user of lifecycle rules, which only the management API could read."""
+    """Remind the user to check lifecycle rules, because only the management API can read them."""
     end = f"{bucket.prefix}{RESERVED_PREFIX}"
     found = f"lifecycle rules of the account are not readable here. Make sure that none deletes blobs under {end}"
     yield Finding(storage.name, "lifecycle", OK, found)

@@ -1,12 +1,12 @@
-"""Parallel listing of a container, in which each task lists some prefixes.
+"""Parallel listing of an Azure container, in which each task lists some prefixes.
 
 On Azure, a task cannot start at an arbitrary key, because a listing only continues at markers that
 Azure itself has returned. A task therefore lists a complete directory tree. If the subdirectories
 have tasks of their own, it only lists the objects directly in a directory.
 
-A directory that is created after planning may be missed. This is fine, because it contains only new
-objects, which a listing need not return. The order of keys is not relied on, since Azure documents
-it only in part.
+The listing may miss a directory that is created after the tasks were planned. This is safe, because
+such a directory contains only new objects, which a listing need not return. The tasks do not rely
+on the order of keys, since Azure documents it only in part.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class ListingPart:
     Attributes:
         directory: The prefix, relative to the storage. It is empty or ends in `/`.
         is_whole: Whether to list everything under the prefix, or only objects directly in it.
-        marker: The marker at which to continue, if a part was listed before.
+        marker: Azure's marker at which to continue, if the beginning of this part was already
+            listed.
     """
 
     directory: str
@@ -59,7 +60,7 @@ class AzureListingTask:
     page_keys: int
 
     def run(self, budget: int) -> Iterator[ListingBatch]:
-        """List the parts (see `ListingTask.run`).
+        """List the parts of the container (see `ListingTask.run`).
 
         Even if the first page exceeds the budget, it is listed, so that every round makes progress.
         If a part cannot be read, a problem of kind `unreadable` is reported.
@@ -96,7 +97,7 @@ class AzureListingTask:
         )
 
     def _select_addressable(self, page: Page, rows: RowBuffer) -> Page:
-        """Remove keys from a page that URLs cannot contain. Their objects are reported and kept."""
+        """Remove objects from a page whose keys URLs cannot contain. They are reported and kept."""
         start = len(self.bucket.prefix.encode())
         odd = [key for key in page.keys if b"/." in key or b"\\." in key or key[start:].startswith(b".")]
         unnamed = {key for key in odd if not is_addressable(key.decode())}
@@ -125,7 +126,8 @@ def plan_listing(bucket: AzureBucket, parallelism: int, split_keys: Sequence[str
 def _divide(bucket: AzureBucket, wanted: int, page_keys: int) -> list[ListingPart]:
     """Divide the storage into parts, level by level, until there are enough of them.
 
-    The root is always divided, because the collector's own prefix in it must not be listed.
+    The root is always divided, because the prefix in it that gc-assets reserves for its own objects
+    must not be listed.
     """
     parts, level, requests = list[ListingPart](), [""], 0
     while level:

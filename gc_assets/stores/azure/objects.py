@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 class AzureObjects(BucketObjects):
     """Implements `EditableObjects` for Azure. Changes are conditional on the etag.
 
-    The client is imported lazily. Every process opens all kinds of stores, but the library for
-    Azure may not be installed.
+    The client is only imported when it is needed. Every process opens all kinds of stores, but the
+    library for Azure may not be installed.
     """
 
     def open(self, address: str) -> tuple[AzureBucket, str]:

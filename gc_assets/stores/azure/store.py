@@ -28,8 +28,8 @@ class AzureStore(BucketStore):
 
     Its location is a URL such as `abfss://container@account.dfs.core.windows.net/prefix/`.
 
-    Uncommitted blocks are not treated as unfinished uploads. They do not belong to a listed blob,
-    and Azure removes them after a week.
+    Uncommitted blocks are not treated as unfinished uploads, because they do not belong to a listed
+    blob, and Azure removes them after a week.
     """
 
     @property
@@ -64,7 +64,7 @@ class AzureStore(BucketStore):
         return BucketStore.acquire(self, plan_id, owner, clock, duration, after)
 
     def probe(self) -> Traits:
-        """Test the traits (see `Store.probe`).
+        """Find out which optional properties the account has (see `Store.probe`).
 
         Raises:
             StoreError: If plans cannot be applied in this account.

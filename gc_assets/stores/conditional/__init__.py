@@ -1,5 +1,5 @@
 """Code that all object stores with conditional requests share.
 
-It is written against `buckets.protocol.ConditionalBucket`. Code that is specific to S3, Azure or
-Google Cloud is in a package of its own.
+It only uses the protocol `buckets.protocol.ConditionalBucket`. Code that is specific to S3, Azure
+or Google Cloud is in a package of its own.
 """

@@ -1,7 +1,7 @@
-"""Execute batches of plan rows with as few delete requests as possible.
+"""Execute batches of plan rows (one action on one object) with few delete requests.
 
-First each row is prepared, which includes all comparisons. Then the deletes of all rows are sent
-together, and finally the effect on each row is verified. If a response is lost or a condition
+First, each row is prepared: its object is compared with the plan. Then the deletes of all rows are
+sent together. Finally, the effect on each object is verified. If a response is lost or a condition
 fails, the affected rows start again with their preparation.
 """
 
@@ -27,7 +27,7 @@ _Settle = Callable[[PlannedAction, Change], Result]
 
 @dataclass(frozen=True, slots=True)
 class RowDeletion:
-    """Delete requests for the objects and versions of one row.
+    """Objects and versions that have to be deleted for one row of a plan.
 
     One request can contain the deletes of several rows.
 
@@ -50,7 +50,7 @@ def delete_prepared(
     settle: _Settle,
     refuse: Callable[[Sequence[Step]], Sequence[Step]] = lambda steps: steps,
 ) -> list[Result]:
-    """Execute a batch of rows.
+    """Execute a batch of rows of a plan.
 
     Args:
         bucket: The storage.
@@ -60,10 +60,11 @@ def delete_prepared(
             the objects to delete, or the result if there is nothing to delete.
         settle: Called after the deletes, with the row and its first delete. Verifies the effect and
             returns the result.
-        refuse: Called immediately before the deletes are sent. Can replace steps by results.
+        refuse: Called with all prepared steps immediately before the deletes are sent. Can replace
+            steps with results, so that their objects are not deleted.
 
     Returns:
-        One result for each row, in the same order.
+        One result for each row, in the order of `batch`.
     """
     steps, changes = dict[int, Step](), dict[int, list[Change]]()
     attempted, pending = set(resumed), list(range(len(batch)))
@@ -94,7 +95,7 @@ def delete_prepared(
 
 
 def _required_changes(step: RowDeletion, changes: Sequence[Change]) -> Sequence[Change]:
-    """Select the changes that must succeed for the row to be done."""
+    """Select the results of those deletes that must succeed so that the row counts as done."""
     return changes[:1] if step.planned.action == "purge" else changes
 
 
@@ -109,7 +110,7 @@ def _settle_row(step: RowDeletion, changes: Sequence[Change], settle: _Settle) -
 
 
 def _describe_older_versions(step: RowDeletion, changes: Sequence[Change]) -> str:
-    """Describe what happened to the versions that were older than the purged one."""
+    """Describe what happened to versions of an object that are older than the purged one."""
     rows = list(zip((item.version_id for item in step.objects[1:]), changes[1:], strict=True))
     gone = [f"version {version_id}" for version_id, deleted in rows if deleted.is_done]
     kept = [f"version {version_id} ({deleted.reason})" for version_id, deleted in rows if not deleted.is_done]
@@ -119,7 +120,7 @@ def _describe_older_versions(step: RowDeletion, changes: Sequence[Change]) -> st
 
 
 def run_guarded(planned: PlannedAction, act: Callable[[], _Step]) -> _Step | Result:
-    """Run an action and convert errors to results.
+    """Run an action on one object, and convert errors to results.
 
     The result is `failed` if a retry may help, otherwise `denied`. Rows without an etag and keys
     under the reserved prefix are denied without running the action.
@@ -135,11 +136,11 @@ def run_guarded(planned: PlannedAction, act: Callable[[], _Step]) -> _Step | Res
 
 
 def to_failure(planned: PlannedAction, error: OSError | StoreError) -> Result:
-    """Convert an error that a request raised to a result."""
+    """Convert the error of a request to the result of a planned action."""
     text = f"{planned.action} {planned.key!r}: {(error.strerror if isinstance(error, OSError) else None) or error}"
     return Result(DENIED if is_permanent(error) else FAILED, text)
 
 
 def to_refusal(planned: PlannedAction, change: Change) -> Result:
-    """Convert a change that was not done to a result."""
+    """Convert a change that the server did not make to the result of a planned action."""
     return Result(DENIED if change.verdict == "denied" else FAILED, f"{planned.action} {planned.key!r}: {change.reason}")

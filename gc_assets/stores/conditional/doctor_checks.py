@@ -1,4 +1,4 @@
-"""Checks of `doctor` that are the same for all kinds of buckets.
+"""Checks of `gc-assets doctor` that are the same for all kinds of buckets.
 
 They find out whether the bucket can be reached, listed and read, whether the quarantine mode is
 suitable, whether the server respects conditions, and whether an apply holds the lease.
@@ -40,7 +40,7 @@ class StoreTerms:
     Attributes:
         costs: The effect and the costs of each quarantine mode.
         changing_role: The name of the role that changes objects, with the settings that select it.
-        find_wrong_server: Returns a finding if an error shows that the server is of another kind.
+        find_wrong_server: Returns a finding if an error shows that the server has another API.
     """
 
     costs: Mapping[str, str]
@@ -85,7 +85,7 @@ def examine_bucket(
 
 
 def _check_reachable(bucket: ConditionalBucket, storage: StorageConfig, terms: StoreTerms) -> Iterator[Finding]:
-    """Check that the server answers, and that its clock agrees with this machine's clock."""
+    """Check that the server responds, and that its clock agrees with this machine's clock."""
     try:
         server_time = bucket.reach(_ATTEMPTS)
     except OSError as error:
@@ -113,7 +113,7 @@ def refusal(storage: StorageConfig, problem: str, error: OSError, check: str = "
 def _check_listable(bucket: ConditionalBucket, storage: StorageConfig) -> Iterator[Finding]:
     """Check that objects can be listed and read, separately for the first top-level prefixes.
 
-    A policy may deny access to just one of them.
+    An access policy may deny access to only one of these prefixes.
     """
     try:
         page = next(bucket.list_pages())
@@ -180,7 +180,7 @@ def _check_quarantine(bucket: ConditionalBucket, storage: StorageConfig, terms: 
 def _check_deletable(bucket: ConditionalBucket, storage: StorageConfig, terms: StoreTerms) -> Iterator[Finding]:
     """Check the permission to delete objects, by deleting a key that does not exist.
 
-    In a bucket with versions, this would create a delete marker, so nothing is tested there.
+    In a bucket with versions, such a delete would create a delete marker, so the check is skipped.
     """
     if bucket.versioning("change").has_versions:
         return

@@ -1,6 +1,7 @@
-"""Define object stores as kinds of stores.
+"""Build the definitions of object stores as kinds of stores.
 
-Client libraries are imported lazily, because they are slow to load and may not be installed.
+Client libraries are only imported when they are needed, because they are slow to load and may not
+be installed.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def build_bucket_kind(
     """Build the `StoreKind` for an object store.
 
     Args:
-        settings: The class of its settings.
+        settings: The class of the object store's settings.
         example: A location to be used as an example in messages.
         open_store: Imports the class of the store and opens the store at a location.
         open_objects: Imports the class that accesses objects by address, and creates an instance.

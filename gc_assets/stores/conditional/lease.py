@@ -1,8 +1,9 @@
 """The lease of a storage in a bucket, which ensures that at most one plan changes it at a time.
 
-Every lease is a separate object, `.gc-assets/lease/<token>.json`. It is created on the condition
-that it does not exist, so that only one of several competing processes succeeds. The lease with the
-highest token is current. Only its holder writes the object again, without a condition.
+Every lease is a separate object, `.gc-assets/lease/<token>.json`, named after its fencing token. It
+is created on the condition that it does not exist, so that only one of several competing processes
+succeeds. The lease with the highest token is current. Only the holder of a lease writes its object
+again, without a condition.
 
 When a lease is released, its object is marked as released and kept until later leases have been
 acquired. Otherwise a token could be reused.
@@ -41,7 +42,7 @@ _log = logging.getLogger(__name__)
 class BucketLease:
     """A lease that was acquired by this process.
 
-    The nonce distinguishes it from a lease with the same token that another process created.
+    Its random nonce distinguishes it from a lease with the same token that another process created.
     """
 
     bucket: ConditionalBucket
@@ -67,7 +68,7 @@ class BucketLease:
             _write_record(self.bucket, self.token, latest[1] | {"released": True})
 
     def write_renewal(self, record: dict[str, Any]) -> None:
-        """Write the record again, with a later time of expiry."""
+        """Write the lease record again, with a later time of expiry."""
         _write_record(self.bucket, self.token, record | {"expires_at": (_read_time(self.bucket, self.clock) + self.duration).isoformat()})
 
     def require_own(self) -> dict[str, Any]:
@@ -166,7 +167,8 @@ def _unreadable_lease(bucket: ConditionalBucket, error: OSError) -> StoreError:
 def _read_time(bucket: ConditionalBucket, clock: Clock) -> datetime:
     """Return the current time according to the server, except in a rehearsal.
 
-    With this machine's clock, a lease could seem to have expired just because the clock is ahead.
+    This machine's clock is not used, because a lease could seem to have expired just because that
+    clock is ahead.
     """
     return clock.now() if clock.is_rehearsal else bucket.now()
 
@@ -256,7 +258,7 @@ def _require_create_if_absent(bucket: ConditionalBucket, key: str) -> None:
     """Check that the server does not allow another process to create the same lease.
 
     Raises:
-        StoreError: If it does, because it ignores the condition.
+        StoreError: If the server allows it, because it ignores the condition.
     """
     second = bucket.put_if_absent(key, b"{}")
     if second.verdict == "changed":
@@ -276,7 +278,7 @@ def _write_record(bucket: ConditionalBucket, token: int, record: dict[str, Any])
 def _remove_old_leases(bucket: ConditionalBucket, current: int) -> None:
     """Remove outdated leases with all their versions. The current and the previous one are kept.
 
-    Old leases do no harm, so a failure is only logged.
+    Outdated leases do no harm, so a failure is only logged.
     """
     for token in _list_tokens(bucket, "change"):
         if token < current - 1:

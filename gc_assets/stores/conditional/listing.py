@@ -1,9 +1,9 @@
 """Parallel listing of a bucket, in which each task lists some ranges of keys.
 
 A range consists of the keys between two given keys, in byte order. Ranges are split at keys that an
-earlier listing has returned. In the first listing, directories are found with a few requests and
-used instead. However the ranges are split, every object is in exactly one of them, even while
-others write to the bucket.
+earlier listing has returned. Before the first listing, a few requests find directories, at which
+the ranges are split instead. Every object is always in exactly one range, even if other programs
+write to the bucket during the listing.
 
 In a bucket with versions, the newest version of each key is listed, with its id.
 """
@@ -39,7 +39,7 @@ _AFTER_RESERVED: Final = _RESERVED + b"~"
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """A range of keys, relative to the storage.
+    """A range of keys in byte order. Keys are relative to the storage.
 
     Attributes:
         after: The range begins after this key.
@@ -72,7 +72,7 @@ class BucketListingTask:
     versions: bool
 
     def run(self, budget: int) -> Iterator[ListingBatch]:
-        """List the ranges (see `ListingTask.run`).
+        """List the ranges of keys (see `ListingTask.run`).
 
         Even if the first page exceeds the budget, it is listed, so that every round makes progress.
         If a range cannot be read, a problem of kind `unreadable` is reported.
@@ -101,9 +101,9 @@ class BucketListingTask:
         yield rows.take(_distribute(self, [*leftover, *pending], TASKS_PER_WORKER * self.parallelism))
 
     def _find_split(self, page: Page, key_range: Range) -> bytes | None:
-        """Find a key at which the range can be split.
+        """Find a key at which a range of keys can be split.
 
-        This is the last key in the range whose versions are all on the page.
+        The result is the last key in the range whose versions are all on the page.
         """
         complete = [key for key in page.keys if key != page.last] if page.version_ids else page.keys
         split_key = _relative_key(complete[-1], self.bucket.prefix) if complete else None
@@ -118,8 +118,8 @@ class BucketListingTask:
     def _split_rest(self, rest: Range) -> list[Range]:
         """Split the rest of a range at the directories that follow its first key on each level.
 
-        If the directories cannot be listed, the range is not split. If its keys are unreadable
-        too, the task that lists them reports the problem.
+        If the directories cannot be listed, the range is not split. If the keys of the range are
+        unreadable too, the task that lists the range reports the problem.
         """
         split_keys: list[bytes] = []
         parents = rest.after.split(b"/")[:-1]
@@ -156,8 +156,8 @@ def plan_listing(bucket: ConditionalBucket, parallelism: int, split_keys: Sequen
 def _find_directories(bucket: ConditionalBucket, parallelism: int) -> list[bytes]:
     """Find directories at which the listing can be split, in order.
 
-    Further levels of directories are read until there are enough for all workers. Only the first
-    page of each directory is requested.
+    Further levels of directories are listed until there are enough directories for all workers.
+    Only the first page of each directory is requested.
     """
     level, found, requests = [b""], list[bytes](), 0
     while level and len(found) < TASKS_PER_WORKER * parallelism and requests < MAX_PLANNING_REQUESTS:
@@ -184,10 +184,10 @@ def _list_directories(bucket: ConditionalBucket, directory: bytes, after: bytes)
 
 
 def _list_pages(bucket: ConditionalBucket, key_range: Range, versions: bool) -> Iterator[Page]:
-    """Request the pages of a range.
+    """Request the pages of a range of keys.
 
-    A request has no end key. To avoid listing many keys after the end of the range, the prefix that
-    all keys of the range have in common is requested.
+    Requests cannot contain an end key. To avoid listing many keys after the end of the range, they
+    contain the prefix that all keys of the range have in common.
     """
     common = common_prefix(key_range.after, key_range.end) if key_range.end is not None else ""
     return bucket.list_pages(common, key_range.after, versions=versions)
@@ -225,7 +225,7 @@ def _to_printable(key: bytes) -> str:
 
 @dataclass(slots=True)
 class RowBuffer:
-    """Collects the objects and problems found since the last call of `take`."""
+    """Collects the listed objects and problems that were found since the last call of `take`."""
 
     batches: list[pa.RecordBatch] = field(default_factory=list[pa.RecordBatch])
     rows: int = 0
@@ -259,7 +259,7 @@ class RowBuffer:
             self.listed += len(own)
 
     def _is_addressable(self, key: bytes) -> bool:
-        """Check that an address can contain the key. If not, the object is reported and kept."""
+        """Return True if an address can contain the key. If not, the object is reported and kept."""
         if not key:
             self.problems.append(Problem("", "special", "the key equals the storage's prefix: kept"))
             return False

@@ -1,8 +1,9 @@
 """Quarantine in buckets whose deleted objects become noncurrent versions.
 
-This is how Google Cloud Storage and Azure Blob Storage work. Unlike S3, they do not use delete
-markers. The server compares the token in the same request, so a delete cannot hide another object.
-A noncurrent version never becomes current by itself, so a purge cannot expose an older version.
+Google Cloud Storage and Azure Blob Storage work in this way. Unlike S3, they do not use delete
+markers. The server compares the token (etag or generation) of the object in the delete request, so
+a delete cannot hide another object. A noncurrent version never becomes current by itself, so a
+purge cannot expose an older version.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ class NoncurrentQuarantine:
 
     Immediately before the delete, after the last comparison, the bucket is checked again for
     versioning. To restore an object, its version is copied back to the key and then deleted. The
-    copy fails if there is an object at the key.
+    copy fails if there is a current object at the key.
 
     Attributes:
         bucket: The storage.
-        find_obstacle: Returns why an object cannot be deleted or restored, if there is a reason.
+        find_obstacle: Returns the reason why an object cannot be deleted or restored, or None.
     """
 
     bucket: ConditionalBucket
@@ -73,7 +74,7 @@ class NoncurrentQuarantine:
         return RowDeletion(planned, (Deletion(planned.key, planned.version_id),))
 
     def _is_from_before_versions(self, planned: PlannedAction) -> bool:
-        """Check if the object has no version id because it is older than the bucket's versioning."""
+        """Return True if the object has no version id because it is older than versioning."""
         current = self.bucket.head(planned.key) if self.bucket.null_version is not None else None
         return current is not None and current.version_id is None
 
@@ -108,7 +109,7 @@ class NoncurrentQuarantine:
         return Result(DONE)
 
     def _verify(self, planned: PlannedAction, deleted: Change) -> Result:
-        """Check that the version still exists after a quarantine."""
+        """Check that the version of a quarantined object still exists."""
         del deleted
         if planned.action == "quarantine" and self.bucket.head(planned.key, version_id=planned.version_id) is None:
             found = f"versioning was disabled at the same time, and the delete of version {planned.version_id} was permanent"

@@ -20,7 +20,7 @@ from gc_assets.stores.protocol import RESERVED_PREFIX
 
 @dataclass(frozen=True, slots=True)
 class BucketObjects(ABC):
-    """Implements `EditableObjects` for buckets, which are accessed according to `connections`."""
+    """Implements `EditableObjects` for buckets, whose connection settings are in `connections`."""
 
     connections: Connections = DEFAULT_CONNECTIONS
 
@@ -63,7 +63,7 @@ class BucketObjects(ABC):
         return run_with_deadline(self.connections.read_seconds, address, read_identity)
 
     def list(self, prefix: str) -> Iterator[tuple[str, int, datetime]]:
-        """List the objects under a prefix. The collector's own objects in it are left out.
+        """List the objects under a prefix, without objects that gc-assets itself has written.
 
         Raises:
             StoreError: If a key is not UTF-8, so that no address can contain it.
@@ -89,9 +89,10 @@ class BucketObjects(ABC):
     def replace(self, address: str, content: bytes, etag: str) -> None:
         """Replace the object if it still has the given etag.
 
-        The token in the etag is compared by the server as part of the write. Its size and time are
-        compared immediately before. If the response to a successful write is lost, the write is
-        recognized by the bytes of the object.
+        The etag consists of a token, the size and the time of the object. The server compares the
+        token as part of the write, and this method compares size and time immediately before. If
+        the response to a successful write is lost, the write is recognized by the bytes of the
+        object.
         """
         bucket, key = self.open(address)
         _require_identity(bucket.head(key), address, etag)
@@ -120,7 +121,7 @@ class BucketObjects(ABC):
         """Check that the server did not allow another writer to create the same object.
 
         Raises:
-            FileExistsError: If another writer has created it too.
+            FileExistsError: If another writer has created the object too.
         """
         del bucket, key, content, change
 
@@ -128,15 +129,15 @@ class BucketObjects(ABC):
         """Check that the server has replaced the expected object.
 
         Raises:
-            ObjectChanged: If it has replaced another one.
+            ObjectChanged: If the server has replaced another object.
         """
         del bucket, key, etag, change
 
     def remove(self, address: str, etag: str) -> None:
         """Remove the object if it still has the given etag.
 
-        Some servers ignore tokens in deletes. There, another writer could replace the object after
-        the comparison, so the delete is never retried.
+        Some servers ignore tokens in deletes, so that another writer could replace the object after
+        the comparison. The delete is therefore never retried.
         """
         bucket, key = self.open(address)
         _require_identity(bucket.head(key), address, etag)

@@ -16,13 +16,13 @@ MAX_VERSIONS: Final = 1000
 
 
 def is_only_version(bucket: ConditionalBucket, key: str, content: bytes) -> bool:
-    """Check that no other process has created the same object, in a bucket with versions.
+    """Return True if no other process has created the same object, in a bucket with versions.
 
-    If another process has, our versions are removed. Of two competing writers, at least the later
-    one sees the other's version, so at most one of them succeeds.
+    If another process has created it, the versions of this process are removed. Of two competing
+    writers, at least the later one sees the other's version, so at most one of them succeeds.
 
-    Several versions may be our own, because a request is repeated if its response is lost. Versions
-    under a delete marker are ignored, because a user has removed them manually.
+    Several versions may come from this process, because a request is repeated if its response is
+    lost. Versions under a delete marker are ignored, because a user has removed them manually.
     """
     versions = takewhile(lambda version: not version.is_marker, bucket.newest_versions(key, MAX_VERSIONS))
     if all(read_content(bucket, key, version.version_id) == content for version in versions):
@@ -41,7 +41,7 @@ def withdraw(bucket: ConditionalBucket, key: str, content: bytes) -> None:
 
 
 def read_content(bucket: ConditionalBucket, key: str, version_id: str | None = None) -> bytes | None:
-    """Read a version, or return None if its writer has removed it in the meantime."""
+    """Read a version of an object. None if its writer has removed it in the meantime."""
     try:
         return bucket.read(key, version_id=version_id)[0]
     except FileNotFoundError:

@@ -1,6 +1,6 @@
-"""Find out how a server behaves, using canary objects.
+"""Find out how a server behaves, using canary objects (test objects that are removed again).
 
-This is necessary because servers with the same API can behave differently.
+The tests are necessary because servers with the same API can behave differently.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ _ATTEMPTS: Final = 4
 
 
 def probe(bucket: ConditionalBucket) -> Traits:
-    """Test the traits of a bucket. All versions of the canaries are removed at the end."""
+    """Test which optional properties a bucket has.
+
+    All versions of the canaries are removed at the end.
+    """
     canary = f"{RESERVED_PREFIX}canary-{secrets.token_hex(8)}"
     try:
         return Traits(
@@ -86,7 +89,7 @@ def _can_replace_if_match(bucket: ConditionalBucket, canary: str) -> bool:
 
 
 def keeps_unknown_token(bucket: ConditionalBucket, canary: str) -> bool:
-    """Check that a canary survives a delete request with a wrong token.
+    """Return True if a canary object survives a delete request with a wrong token (etag).
 
     Raises:
         OSError: If the request is denied or keeps failing, so that the test has no result.
@@ -102,10 +105,10 @@ def keeps_unknown_token(bucket: ConditionalBucket, canary: str) -> bool:
 
 
 def _test_conditional_delete(bucket: ConditionalBucket, canary: str) -> Literal["none", "one", "batch"]:
-    """Find out whether the server compares tokens in single deletes and in batches.
+    """Find out whether the server compares tokens in delete requests for one object and for many.
 
-    To pass the test, it must keep an object if the token differs, and delete it if the token is the
-    right one.
+    To pass the test, the server must keep an object if the token in the request is wrong, and
+    delete it if the token is right.
 
     Returns:
         `none` if it never compares tokens, `one` if it does so in requests for a single object, and
@@ -124,13 +127,13 @@ def _test_conditional_delete(bucket: ConditionalBucket, canary: str) -> Literal[
 
 
 def _require_answer(change: Change) -> None:
-    """Raise the error of a denied or lost request, since it proves nothing about conditions."""
+    """Raise the error of a denied or lost request, which proves nothing about the server."""
     if change.verdict in {"denied", "failed", "unknown"}:
         change.require()
 
 
 def _require_lost_none(changes: Sequence[Change]) -> None:
-    """Raise the error of a lost request. A denied key is fine, because a token may be rejected."""
+    """Raise the error of a lost request. A denied key is no error, because a token may be rejected."""
     for change in changes:
         if change.verdict == "unknown":
             change.require()

@@ -41,11 +41,11 @@ def require_plan_id(plan_id: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class TrashQuarantine:
-    """Quarantine by copying. `plan_id` is the plan that is being applied.
+    """Quarantine that copies objects to the trash. `plan_id` is the plan that is being applied.
 
     If the server compares tokens in deletes, no other object can be deleted by mistake. On other
-    servers there is a small risk: an object that a writer replaces between the last comparison and
-    the delete, which is the next request, is lost.
+    servers there is a small risk. If a writer replaces the object between the last comparison and
+    the delete, which is the next request, the new object is lost.
     """
 
     bucket: ConditionalBucket
@@ -136,15 +136,15 @@ class TrashQuarantine:
 
 @dataclass(frozen=True, slots=True)
 class DeferredQuarantine:
-    """Quarantine that only exists on record. Objects stay readable until they are purged."""
+    """Quarantine that only exists in the state. Objects stay readable until they are purged."""
 
     bucket: ConditionalBucket
 
     def act(self, batch: Sequence[PlannedAction], resumed: Collection[PlannedAction] = ()) -> list[Result]:
         """Execute a batch (see `Quarantine.act`).
 
-        Nothing has to be moved for a quarantine or restore. They are `done` if the object still
-        exists unchanged.
+        A quarantine or restore does not move the object. It is `done` if the object still exists
+        unchanged.
         """
         try:
             purges = any(planned.action == "purge" for planned in batch)
@@ -168,10 +168,10 @@ class DeferredQuarantine:
         return self.cover(planned, version_id) or self._purge_version(planned, Deletion(planned.key, version_id, token))
 
     def cover(self, planned: PlannedAction, version_id: str) -> Result | None:
-        """Make sure that a purge does not expose an older version.
+        """Make sure that the purge of a version does not make an older version current.
 
         Returns:
-            The result if this is not possible, otherwise None.
+            The result of the action if this is not possible, otherwise None.
         """
         del planned, version_id
         return None
@@ -220,7 +220,7 @@ def copy_back(bucket: ConditionalBucket, planned: PlannedAction, source: ObjectI
         kept: A text for error messages, with the location of the quarantined object.
 
     Returns:
-        The result if the copy fails, otherwise None.
+        The result of the restore if the copy fails, otherwise None.
     """
     copied = bucket.copy_if_absent(source, source_key, planned.key, (RESTORED, planned.etag or ""))
     if copied.verdict != "changed":
@@ -234,7 +234,7 @@ def copy_back(bucket: ConditionalBucket, planned: PlannedAction, source: ObjectI
 
 
 def is_other_object(current: ObjectInfo, planned: PlannedAction, null_version: str | None) -> bool:
-    """Check if the object at the key is not the planned one."""
+    """Return True if the current object at a key is not the planned one."""
     # For objects from before versioning, some servers such as Ceph 16 omit the version.
     return current.identity != planned.etag or (
         planned.version_id is not None and (current.version_id or null_version) != planned.version_id
@@ -242,7 +242,7 @@ def is_other_object(current: ObjectInfo, planned: PlannedAction, null_version: s
 
 
 def _is_copy(in_trash: ObjectInfo, planned: PlannedAction) -> bool:
-    """Check that an object in the trash is a copy of the planned object.
+    """Return True if an object in the trash is a copy of the planned object.
 
     Servers may ignore the condition of a copy request. If the tokens of both objects are checksums
     of their bytes, they are therefore compared too.
@@ -261,7 +261,7 @@ def is_restored_copy(current: ObjectInfo, planned: PlannedAction) -> bool:
 
 
 def is_unfinished_restore(current: ObjectInfo, planned: PlannedAction) -> bool:
-    """Check if the server is still copying the object for an earlier restore."""
+    """Return True if the server is still copying the object for an earlier restore."""
     return planned.etag is not None and current.unfinished.get(RESTORED) == planned.etag
 
 

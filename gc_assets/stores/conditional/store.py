@@ -49,7 +49,7 @@ _ACCESS_ATTEMPTS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class BucketStore(ABC):
-    """A store in a bucket, or in a prefix of one. Subclasses add what is specific to a provider."""
+    """A store in a bucket, or in a prefix of a bucket. Subclasses add code for single providers."""
 
     location: str
     connections: Connections
@@ -79,7 +79,7 @@ class BucketStore(ABC):
 
     @abstractmethod
     def examine_state(self) -> Iterator[Finding]:
-        """Check a state in this bucket (see `StoreKind.examine_state`)."""
+        """Check the storage of gc-assets' state in this bucket (see `StoreKind.examine_state`)."""
 
     def deferred_quarantine(self) -> Quarantine:
         """Return an object that executes actions in `deferred` mode."""
@@ -135,7 +135,7 @@ class BucketStore(ABC):
         return TrashQuarantine(self.bucket, plan_id) if mode == "trash" else self.deferred_quarantine()
 
     def trashed_etag(self, plan_id: str, key: str) -> str | None:
-        """Return the original identity, which the metadata of the copy contains."""
+        """Return the original identity of an object in the trash, from the metadata of the copy."""
         copy = self.bucket.head(trash_key(plan_id, key))
         return None if copy is None else copy.metadata.get(QUARANTINED)
 

@@ -1,4 +1,4 @@
-"""Refuse deletes that would be permanent, because a quarantine mode relies on versions."""
+"""Refuse deletes that would be permanent, although the quarantine mode relies on versions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def refuse_without_version(planned: PlannedAction) -> Result:
 
 
 def refuse_if_unversioned(bucket: ConditionalBucket, steps: Sequence[Step]) -> Sequence[Step]:
-    """Deny the deletes of a quarantine if the bucket no longer keeps versions."""
+    """Deny the prepared deletes of a quarantine if the bucket no longer keeps versions."""
     if not any(isinstance(step, RowDeletion) and step.planned.action == "quarantine" for step in steps):
         return steps
     try:

@@ -1,7 +1,7 @@
 """Refuse to apply plans on servers that ignore the generation in delete requests.
 
-Google Cloud Storage compares the generation, but `fake-gcs-server` and other emulators do not. They
-would delete an object that a writer has just replaced.
+Google Cloud Storage compares the generation (number of an object's write), but `fake-gcs-server`
+and other emulators do not. They would delete an object that a writer has just replaced.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gc_assets.stores.protocol import RESERVED_PREFIX
 
 
 def compares_generations(bucket: ConditionalBucket) -> bool:
-    """Check that a canary survives a delete request with a wrong generation.
+    """Return True if a canary object survives a delete request with a wrong generation.
 
     Raises:
         OSError: If a request fails or is denied, so that the test has no result.

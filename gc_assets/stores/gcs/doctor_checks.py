@@ -1,6 +1,6 @@
-"""Checks of `doctor` that are specific to Google Cloud Storage.
+"""Checks of `gc-assets doctor` that are specific to Google Cloud Storage.
 
-They are about soft delete, lifecycle rules, retention, and whether deletes compare generations.
+They concern soft delete, lifecycle rules, retention, and whether deletes compare generations.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _ROLES: Final = "Grant storage.buckets.get (docs/gcs.md), or check the bucket ma
 
 
 def examine(bucket: GcsBucket, storage: StorageConfig, now: datetime) -> Iterator[Finding]:
-    """Check a bucket (see `Store.examine`)."""
+    """Check a bucket for `gc-assets doctor` (see `Store.examine`)."""
     settings = {"soft_delete": _check_soft_delete, "lifecycle": _check_lifecycle, "lock": _check_retention}
     read_settings = functools.cache(partial(_read_settings, bucket))
     settings_checks = [(name, partial(_check_setting, bucket, read_settings, name, check)) for name, check in settings.items()]
@@ -47,7 +47,7 @@ def examine(bucket: GcsBucket, storage: StorageConfig, now: datetime) -> Iterato
 
 
 def _read_settings(bucket: GcsBucket) -> Any:
-    """Read the settings of the bucket, or return the error if that fails."""
+    """Read the settings of the bucket. If that fails, return the error."""
     try:
         return bucket.resource("read")
     except OSError as error:
@@ -111,7 +111,7 @@ def _check_lifecycle(bucket: GcsBucket, resource: Any, storage: StorageConfig) -
 def examine_state(bucket: GcsBucket) -> Iterator[Finding]:
     """Check that no lifecycle rule deletes objects of a state (see `StoreKind.examine_state`).
 
-    Such a rule would delete plans, approvals, and the record of what is in quarantine.
+    Such a rule would delete plans, approvals, and the records of quarantined files.
     """
     try:
         rules = list(_find_deleting_rules(bucket, bucket.resource("read")))
@@ -131,7 +131,7 @@ def _find_deleting_rules(bucket: GcsBucket, resource: Any, conditions: Sequence[
     Args:
         bucket: The storage.
         resource: The settings of the bucket.
-        conditions: The conditions of a rule that are considered.
+        conditions: Names of the conditions in a rule, such as an age, that can match an object.
 
     Yields:
         For each rule, the number of days after which it may delete a quarantined object, and a

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GcsObjects(BucketObjects):
-    """Implements `EditableObjects` for Google Cloud. Changes require the right generation."""
+    """Implements `EditableObjects` for Google Cloud.
+
+    Every change requires that the object still has the expected generation.
+    """
 
     def open(self, address: str) -> tuple[GcsBucket, str]:
         # Imported lazily, because every process opens all kinds of stores, but the library is

@@ -95,7 +95,7 @@ class _Document(CamelCaseModel):
 
 
 def find_reports(report_files: ReportFiles, location: str) -> list[FoundReport]:
-    """Find all reports under a location, with the times of their scans."""
+    """Find all inventory reports under a location, with the times at which their scans started."""
     found = ((_MANIFEST.fullmatch(name), name) for name in report_files.files(location))
     return parse_scan_times({name: "{}-{}-{}T{}:{}:{}".format(*match.groups()) for match, name in found if match is not None})
 
@@ -106,7 +106,7 @@ def read_manifest(report_files: ReportFiles, location: str, found: FoundReport, 
     Raises:
         FileNotFoundError: If the report is not finished.
         ReportMismatch: If the rule does not list all blobs of this container, or lists others.
-        FormatError: If the document is malformed, or the inventory run has failed or is unfinished.
+        FormatError: If the manifest is malformed, or the inventory run has failed or is unfinished.
     """
     name = location + found.name
     checksum = report_files.read(f"{name.removesuffix('.json')}.checksum")
@@ -140,7 +140,7 @@ def read_manifest(report_files: ReportFiles, location: str, found: FoundReport, 
 
 
 def _find_omissions(rule: _Rule, filters: _Filters) -> Iterator[str]:
-    """Explain which blobs or fields a rule omits, apart from those of some prefixes."""
+    """Explain which blobs or fields an inventory rule omits, apart from omitted prefixes."""
     if str(rule.object_type).lower() != "blob":
         yield f"it lists objects of type {rule.object_type!r}; set objectType of the rule to blob"
     fields = {found.lower() for found in rule.schema_fields or _FIELDS}
@@ -168,7 +168,9 @@ def _excluded_keys(filters: _Filters, root: str) -> Iterator[str]:
 
 
 def normalize_rows(raw: pa.RecordBatch, container: str) -> pa.RecordBatch:
-    """Convert rows to the schema `ROWS`. Snapshots and soft-deleted blobs do not count as latest.
+    """Convert rows of a report to the schema `ROWS`.
+
+    Snapshots and soft-deleted blobs do not count as latest versions.
 
     Raises:
         FormatError: If a row belongs to another container.

@@ -1,6 +1,7 @@
-"""Read CSV, Parquet and ORC files in batches, and convert their columns to the expected types.
+"""Read the CSV, Parquet and ORC files of inventory reports, and convert their columns.
 
-All columns of a CSV are read as bytes, with an empty text for null. The other formats have types.
+All columns of a CSV file are read as bytes, and null is an empty text. Columns of the other formats
+have types.
 """
 
 from __future__ import annotations
@@ -88,10 +89,10 @@ def _read_csv_header(path: str, compression: str | None) -> list[str]:
 
 
 def get_column(rows: pa.RecordBatch, *names: str) -> pa.Array:
-    """Return the first of these columns that exists.
+    """Return the first of several columns that exists in the rows.
 
     Raises:
-        FormatError: If there is no such column.
+        FormatError: If none of the columns exists.
     """
     for name in names:
         if name in rows.schema.names:

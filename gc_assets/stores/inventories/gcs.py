@@ -2,8 +2,9 @@
 
 All reports of a configuration are in one folder. A report consists of files such as
 `<id>_<time>_<shard>.csv` and the manifest `<id>_<time>_manifest.json`, which is written last. The
-manifest contains the number of all records, but no checksums. CSV files must have a header. Its
-copy of the configuration contains the bucket, which is the only filter that Google supports.
+manifest contains the number of all records, but no checksums. CSV files must have a header. The
+copy of the configuration in the manifest contains the bucket, which is the only filter that Google
+supports.
 
 Source: Google Cloud documentation, Storage Insights inventory reports (`reportDetail`).
 """
@@ -52,7 +53,7 @@ class _Document(TolerantModel):
 
 
 def find_reports(report_files: ReportFiles, location: str) -> list[FoundReport]:
-    """Find all reports in a folder, with the times of their scans."""
+    """Find all inventory reports in a folder, with the times at which their scans started."""
     sizes_bytes = report_files.files(location)
     found = ((_MANIFEST.fullmatch(name), name) for name in sizes_bytes)
     return parse_scan_times({name: match[1] for match, name in found if match is not None}, sizes_bytes)
@@ -61,12 +62,13 @@ def find_reports(report_files: ReportFiles, location: str) -> list[FoundReport]:
 def read_manifest(report_files: ReportFiles, location: str, found: FoundReport, bucket: str) -> Manifest:
     """Read the manifest of a report about a bucket.
 
-    The bucket is checked here if the manifest contains it, and later for each row.
+    This function checks the bucket if the manifest contains it. `normalize_rows` checks it for each
+    row.
 
     Raises:
         FileNotFoundError: If the manifest does not exist.
         ReportMismatch: If the report is about another bucket.
-        FormatError: If the document is malformed, or if a file of the report is missing.
+        FormatError: If the manifest is malformed, or if a file of the report is missing.
     """
     name = location + found.name
     document = parse_document(report_files.read(name), name, _Document)
@@ -94,7 +96,9 @@ def read_manifest(report_files: ReportFiles, location: str, found: FoundReport, 
 
 
 def normalize_rows(raw: pa.RecordBatch, bucket: str) -> pa.RecordBatch:
-    """Convert rows to the schema `ROWS`. Deleted and replaced objects do not count as latest.
+    """Convert rows of a report to the schema `ROWS`.
+
+    Deleted and replaced objects do not count as latest versions.
 
     Raises:
         FormatError: If a row belongs to another bucket.

@@ -1,9 +1,9 @@
 """Find the newest inventory report of a storage, and make sure that it is usable.
 
 A report is skipped if it is not finished, has failed, or has a damaged manifest. Because several
-rules can write to one location, it is also skipped if it is about another bucket or only a part of
-the storage. The newest other report is rejected if it is too old or dated in the future. If it is
-rejected or does not exist, nothing is planned for the storage.
+rules can write to one location, a report is also skipped if it lists another bucket or only a part
+of the storage. Of the remaining reports, only the newest is considered. It is rejected if it is too
+old or dated in the future. Without a usable report, no plan is made for the storage.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class ReportLister:
     def plan(
         self, parallelism: int, now: datetime, unchanged: frozenset[str], settled_before: datetime, split_keys: Sequence[str] | None
     ) -> ListingPlan:
-        """Plan to read the newest suitable report, with one task for each of its files."""
+        """Plan to read the newest usable report, with one task for each of its files."""
         del parallelism, unchanged, settled_before, split_keys
         versions = self._has_versions()
         manifest, _ = self._read_newest(now, versions)
@@ -105,10 +105,10 @@ class ReportLister:
             versions: Whether the bucket has versions.
 
         Returns:
-            The report, and why newer reports about the storage are not used.
+            The manifest of the report, and the reasons why newer reports are not used.
 
         Raises:
-            StoreError: If there is no such report, or if it cannot be read.
+            StoreError: If there is no usable report, or if it cannot be read.
         """
         reader, unfinished, unusable = READERS[self.config.kind], list[str](), list[FormatError]()
         oldest = now - self.config.max_inventory_age
@@ -141,7 +141,7 @@ class ReportLister:
         """Check that a report lists the whole storage.
 
         Raises:
-            ReportMismatch: If it does not.
+            ReportMismatch: If the report does not list the whole storage.
         """
         name, bucket = manifest.name, self.bucket
         require_own_bucket(manifest.bucket, bucket.name, name)
@@ -163,11 +163,11 @@ class ReportLister:
             )
 
     def _is_listed(self, prefix: str) -> bool:
-        """Whether all keys with this prefix are in the storage, outside of its reserved directory."""
+        """Return True if all keys with a prefix are in the storage, outside its reserved directory."""
         return prefix.startswith(self.bucket.prefix) and not prefix.startswith(f"{self.bucket.prefix}{RESERVED_PREFIX}")
 
     def _require_current(self, manifest: Manifest, now: datetime) -> None:
-        """Check the time of a report's scan.
+        """Check the time at which the scan for a report started.
 
         Raises:
             StoreError: If the report is too old or from the future.

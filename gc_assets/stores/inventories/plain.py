@@ -1,4 +1,4 @@
-"""Reports in the format of gc-assets, which can be written by other programs.
+"""Inventory reports in the format of gc-assets, which other programs can write.
 
 A report is a folder `<location>/YYYY-MM-DDTHH-MMZ/`, named after the time when its scan started. It
 contains Parquet or CSV files and a manifest, which must be written last.
@@ -62,7 +62,7 @@ def read_manifest(report_files: ReportFiles, location: str, found: FoundReport, 
 
     Raises:
         FileNotFoundError: If the manifest does not exist.
-        FormatError: If the document is malformed.
+        FormatError: If the manifest is malformed.
     """
     del bucket
     folder = location + found.name
@@ -82,7 +82,7 @@ def read_manifest(report_files: ReportFiles, location: str, found: FoundReport, 
 
 
 def normalize_rows(raw: pa.RecordBatch, bucket: str) -> pa.RecordBatch:
-    """Convert rows to the schema `ROWS`.
+    """Convert rows of a report to the schema `ROWS`.
 
     Raises:
         FormatError: If a row belongs to another bucket.

@@ -13,14 +13,14 @@ from gc_assets.stores.protocol import ReportFiles
 
 @dataclass(frozen=True, slots=True)
 class ReportReader:
-    """The functions that read reports of one kind.
+    """The functions that read inventory reports of one kind, such as S3 Inventory.
 
     Attributes:
         find_reports: Finds the reports in a location, which ends in `/`.
         read_manifest: Reads the manifest of a found report, given the location and the expected
             bucket. Raises `FileNotFoundError` if the report is not finished, and `FormatError` if
             it is not usable, for example because it is about another bucket.
-        normalize_rows: Converts the rows of a file to the schema `ROWS`.
+        normalize_rows: Converts the rows of a report's file to the schema `ROWS`.
         columns: The columns that `normalize_rows` needs.
         normalizes_keys: Whether requests lose some components of a key, see `is_addressable`.
     """

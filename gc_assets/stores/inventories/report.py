@@ -1,4 +1,4 @@
-"""The common form of the reports of all vendors."""
+"""Data classes for inventory reports of all vendors, and functions to parse manifests."""
 
 from __future__ import annotations
 
@@ -42,11 +42,14 @@ _SCAN: Final = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d)-(\d\d)(?:-(\d\d))?Z/")
 
 
 class ReportMismatch(FormatError):
-    """Raised if a report does not list the whole storage. Another report in its location may."""
+    """Raised if a report does not list the whole storage.
+
+    Another report in the same location may list it.
+    """
 
 
 class OtherBucket(ReportMismatch):
-    """Raised if a report is about another bucket."""
+    """Raised if a report lists another bucket."""
 
 
 def _parse_time(value: object) -> datetime:
@@ -66,7 +69,7 @@ Time = Annotated[datetime, BeforeValidator(_parse_time)]
 
 
 class CamelCaseModel(TolerantModel):
-    """A part of a manifest whose keys are written like `creationTime`."""
+    """Base class for parts of manifests whose keys are written in camel case, like `creationTime`."""
 
     model_config = ConfigDict(alias_generator=to_camel)
 
@@ -76,9 +79,9 @@ class FoundReport:
     """A report in a location. It may be unfinished or unusable.
 
     Attributes:
-        scan: When its scan started, according to its name.
+        scan: When the scan for the report started, according to the report's name.
         name: The name of its folder or manifest, relative to the location.
-        sizes_bytes: The sizes of all files in the location, if they were listed to find it.
+        sizes_bytes: The sizes of all files in the location, if they were listed to find the report.
     """
 
     scan: datetime
@@ -88,7 +91,7 @@ class FoundReport:
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A file of a report. Not every manifest contains `md5` and `rows`."""
+    """A file with rows of a report. Not every manifest contains `md5` and `rows`."""
 
     address: str
     size_bytes: int
@@ -103,7 +106,7 @@ class Manifest:
     Attributes:
         name: The address of the manifest.
         as_of: When the scan started.
-        bucket: The bucket that the report is about.
+        bucket: The bucket that the report lists.
         prefixes: Only keys that begin with one of these prefixes are in the report.
         file_format: The format of the files.
         files: The files with the rows.
@@ -145,7 +148,7 @@ def parse_document(content: bytes, name: str, model: type[_Document]) -> _Docume
     """Parse a manifest. It may begin with a byte order mark.
 
     Raises:
-        FormatError: If it is not a JSON object with the fields of the model.
+        FormatError: If the content is not a JSON object with the fields of the model.
     """
     try:
         return model.model_validate_json(content.removeprefix(BOM_UTF8), strict=True)
@@ -160,10 +163,10 @@ def parse_document(content: bytes, name: str, model: type[_Document]) -> _Docume
 
 
 def require_own_bucket(found: str, expected: str, name: str) -> None:
-    """Check that a report is about the expected bucket.
+    """Check that a report lists the expected bucket.
 
     Raises:
-        ReportMismatch: If it is about another one.
+        ReportMismatch: If the report lists another bucket.
     """
     if found != expected:
         raise OtherBucket(f"report {name} lists bucket {found!r}, expected {expected!r}; correct `inventory.location`")
@@ -173,7 +176,7 @@ def require_checksum(content: bytes, checksum: bytes, name: str) -> None:
     """Compare a manifest with its checksum file, which contains the MD5 in hexadecimal.
 
     Raises:
-        FormatError: If they differ.
+        FormatError: If the checksums differ.
     """
     expected, found = checksum.decode("ascii", "replace").strip().lower(), hashlib.md5(content, usedforsecurity=False).hexdigest()
     if found != expected:

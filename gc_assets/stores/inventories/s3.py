@@ -84,7 +84,7 @@ def read_manifest(report_files: ReportFiles, location: str, found: FoundReport, 
 
     Raises:
         FileNotFoundError: If the report is not finished.
-        FormatError: If the report is not usable.
+        FormatError: If the report is not usable, for example because it lists another bucket.
     """
     del bucket
     name = f"{location}{found.name}manifest.json"
@@ -113,7 +113,7 @@ def read_manifest(report_files: ReportFiles, location: str, found: FoundReport, 
 
 
 def _address(key: str, location: str) -> str:
-    """Return the address of a file relative to the location, because reports may have been copied."""
+    """Return the address of a file in the report's location, because reports may have been copied."""
     return location + "/".join(key.split("/")[-2:])
 
 
@@ -130,7 +130,7 @@ def normalize_rows(raw: pa.RecordBatch, bucket: str) -> pa.RecordBatch:
 
 
 def normalize_columns(raw: pa.RecordBatch, keys: pa.Array, size: str, modified: str, etag: str) -> pa.RecordBatch:
-    """Convert rows to the schema `ROWS`, given the decoded keys and the names of some columns."""
+    """Convert rows of a report to the schema `ROWS`, given decoded keys and some column names."""
     return pa.RecordBatch.from_arrays(
         [
             keys,
@@ -147,7 +147,7 @@ def normalize_columns(raw: pa.RecordBatch, keys: pa.Array, size: str, modified: 
 
 
 def require_bucket(raw: pa.RecordBatch, name: str, bucket: str) -> None:
-    """Check that all rows belong to the bucket. `name` is the column with the name of the bucket.
+    """Check that all rows of a report belong to the bucket. Column `name` contains their bucket.
 
     Raises:
         FormatError: If a row belongs to another bucket.

@@ -1,7 +1,7 @@
-"""Read the files of a report as if they were a listing.
+"""Read the files of an inventory report, as a task of a listing.
 
-Before its rows are used, a file is copied to a temporary file and compared with the manifest. Rows
-are read in batches, so that large files do not have to fit into memory.
+Before the rows of a file are used, it is copied to a temporary file and compared with the manifest
+of the report. Rows are read in batches, so that large files do not have to fit into memory.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class ReportTask:
 
     Attributes:
         kind: The kind of the report, which is a key of `READERS`.
-        bucket: The bucket that the report is about.
+        bucket: The bucket that the report lists.
         report_files: Reads the files.
         manifest: The report, without its list of files.
         versions: Whether the bucket has versions.
         files: The files to read.
-        is_leftover: Whether an earlier round postponed the file because of its size.
+        is_leftover: Whether an earlier round of the listing postponed the file because of its size.
     """
 
     kind: str
@@ -55,7 +55,9 @@ class ReportTask:
     is_leftover: bool = False
 
     def run(self, budget: int) -> Iterator[ListingBatch]:
-        """Read the files (see `ListingTask.run`). Each is read completely or postponed.
+        """Read the files of the report (see `ListingTask.run`).
+
+        Each file is either read completely or postponed to another round.
 
         If a file is unreadable or differs from the manifest, a problem of kind `unreadable` is
         reported.
@@ -120,7 +122,7 @@ class ReportTask:
 
 
 def _split_addressable(rows: pa.RecordBatch) -> tuple[pa.RecordBatch, tuple[Problem, ...]]:
-    """Separate keys that no address can contain. Each of them is reported as a problem."""
+    """Separate rows whose key no address can contain. Each of them is reported as a problem."""
     try:
         is_text = pa.repeat(True, rows.num_rows)
         rows.column("key").cast(pa.string())
@@ -153,7 +155,7 @@ def _is_text(key: bytes) -> bool:
 
 
 def _copy_file(report_files: ReportFiles, file: DataFile, copy: IO[bytes]) -> None:
-    """Copy a file of a report. If the copy is incomplete, it is retried.
+    """Copy a file of a report to an open local file. If the copy is incomplete, it is retried.
 
     Raises:
         OSError: If the file cannot be read.

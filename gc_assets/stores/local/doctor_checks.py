@@ -1,4 +1,4 @@
-"""Checks of `doctor` for a local storage.
+"""Checks of `gc-assets doctor` for a storage on a local disk.
 
 They find out whether the storage exists and is writable, whether its quarantine is private, whether
 an apply holds the lease, and which symbolic links there are.
@@ -76,7 +76,7 @@ def _check_quarantine(root: Path, storage: StorageConfig) -> Iterator[Finding]:
 
 
 def _check_private(control: Path, storage: StorageConfig) -> Iterator[Finding]:
-    """Check that only the owner can enter the quarantine, since its files may be private."""
+    """Check that only its owner can enter the quarantine directory, since files may be private."""
     try:
         found = control.lstat()
     except FileNotFoundError:
@@ -98,7 +98,7 @@ def _other_file_systems(root: Path) -> Iterator[str]:
 
 
 def find_links(name: str, location: str) -> Iterator[SymbolicLink]:
-    """Find symbolic links in the first `MAX_DIRECTORIES` directories."""
+    """Find symbolic links in the first `MAX_DIRECTORIES` directories of a storage."""
     root = Path(local_path(location))
     for entry in _scan_entries(root) if root.is_dir() else ():
         if entry.is_symlink():

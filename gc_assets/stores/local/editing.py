@@ -4,7 +4,7 @@ A new version is first written to a temporary file in the same directory, which 
 Readers therefore never see an incomplete object, even after a crash.
 
 A crash can leave behind a file named `<name>#<digits>`. Icechunk's storage library takes such a
-file for an unfinished upload and does not list it. A sweep finds it as an unreferenced file.
+file for an unfinished upload and does not list it. gc-assets treats it as an unreferenced file.
 """
 
 from __future__ import annotations
@@ -47,9 +47,10 @@ class EditableLocalObjects(LocalObjects):
     def replace(self, address: str, content: bytes, etag: str) -> None:
         """Replace the file if it still has the given etag. Mode and owner are preserved.
 
-        Concurrent calls are serialized by a lock on the file, but other programs do not use this
-        lock. If one of them renames its own file to the path between our comparison and our rename,
-        its file is put back. On file systems that cannot exchange names, such as NFS, it is lost.
+        Concurrent calls of this method are serialized by a lock on the file, but other programs do
+        not use this lock. If one of them renames its own file to the path between our comparison
+        and our rename, its file is put back. On file systems that cannot exchange names, such as
+        NFS, it is lost.
         """
         with _open_entry(address) as entry, _lock_file(entry) as locked_status:
             staged = _staging_entry(entry)
@@ -123,7 +124,7 @@ def _make_directories(path: Path, limit: int) -> None:
 
 @contextmanager
 def _open_entry(address: str, *, create: bool = False) -> Generator[Entry]:
-    """Open the directory of an object and yield its entry, which stays valid during the block.
+    """Open the directory of an object and yield the object's entry, which is valid in the block.
 
     If `create` is set, the directory is created if necessary.
     """
@@ -136,7 +137,7 @@ def _open_entry(address: str, *, create: bool = False) -> Generator[Entry]:
 
 
 def _staging_entry(entry: Entry) -> Entry:
-    """Choose a random temporary name in the directory of the object."""
+    """Choose a random temporary file name in the directory of the object."""
     suffix = f"#{secrets.randbits(62)}"
     return Entry(entry.key + suffix, entry.directory, entry.name + suffix.encode())
 
@@ -160,7 +161,7 @@ def _lock_file(entry: Entry) -> Generator[os.stat_result]:
 
 
 def write_staged(staged: Entry, content: bytes, like: os.stat_result | None) -> None:
-    """Write a temporary file durably, with the mode and owner of the file that it will replace."""
+    """Write a temporary file durably, with mode and owner of the file that it will replace."""
     created = os.open(staged.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINKS, _NEW_FILE_MODE, dir_fd=staged.directory)
     with os.fdopen(created, "wb") as sink:
         if like is not None:
@@ -190,7 +191,7 @@ def require_etag(entry: Entry, etag: str) -> None:
 
     Raises:
         FileNotFoundError: If the file does not exist.
-        ObjectChanged: If it has another identity.
+        ObjectChanged: If the file has another identity.
     """
     found = entry.identity()
     if found is None:

@@ -1,6 +1,7 @@
 """Local disks as a kind of store.
 
-Modules that list or move files are imported lazily, because most commands do neither.
+Modules that list or move files are only imported when they are needed, because most commands do
+neither.
 """
 
 from __future__ import annotations

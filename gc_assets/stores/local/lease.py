@@ -1,8 +1,8 @@
 """The lease of a local storage, which ensures that at most one plan changes it at a time.
 
-There are three files in `.gc-assets`. `lease.json` contains the holder of the lease.
-`fencing_token` counts the leases and is kept when a lease is released. Both are only changed while
-`lease.lock` is locked with `flock`, and the kernel releases this lock if the process dies.
+The lease consists of three files in `.gc-assets`. `lease.json` contains the holder of the lease.
+`fencing_token` counts the leases and is kept when a lease is released. A process only changes them
+while it has locked `lease.lock` with `flock`. The kernel releases this lock if the process dies.
 
 Only the owner can open the files. Otherwise any user could block all plans by keeping the lock.
 """

@@ -1,9 +1,9 @@
 """Parallel listing of a local storage.
 
-A bounded scan divides the storage into independent tasks. Usually a task lists complete
-directories. A huge directory is divided further into shares, which are hash partitions of the
-names. Each of these tasks reads all names, but calls stat only for its own share. That is
-worthwhile because reading a name takes 0.5 µs, and stat takes 3 µs.
+A scan of limited size divides the storage into independent tasks. Usually a task lists complete
+directories. A huge directory is divided further into shares, which are hash partitions of the file
+names. Each of its tasks reads all names, but calls `stat` only for the names in its own share. This
+saves time because reading a name takes 0.5 µs, but `stat` takes 3 µs.
 
 Symbolic links are never followed.
 """
@@ -47,7 +47,7 @@ _RESERVED_NAME = RESERVED_PREFIX.rstrip("/").encode()
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """The smallest unit of work: a directory, or a share of a huge one.
+    """The smallest unit of work of a listing: a directory, or a share of a huge directory.
 
     Attributes:
         key: The key of the directory, which ends in `/`. Empty for the root.
@@ -87,7 +87,7 @@ class LocalListingTask:
         unchanged: Directories whose direct objects are skipped, because they are already known from
             an earlier listing.
         settled_ns: Directories modified at or after this time are not reused by a later listing.
-            They could change again within the same tick of the file system's clock.
+            Such a directory could change again within the same tick of the file system's clock.
         root_inode: The inode of the root on the machine that planned the listing. Another machine
             may have a different directory at this path, such as an empty mount point. Without this
             check, it would find no objects and report no error.
@@ -101,7 +101,7 @@ class LocalListingTask:
     root_inode: int | None = None
 
     def run(self, budget: int) -> Iterator[ListingBatch]:
-        """List the units (see `ListingTask.run`).
+        """List the directories and shares of this task (see `ListingTask.run`).
 
         Even if the first directory exceeds the budget, it is listed or divided, so that every round
         makes progress. Entries that were removed in the meantime are skipped. If an entry cannot be
@@ -151,7 +151,7 @@ class LocalListingTask:
                 rows.directories.append(Directory(unit.key, directory_ns, objects, status.st_ino))
 
     def distribute(self, units: Sequence[Unit], tasks: int) -> tuple[LocalListingTask, ...]:
-        """Distribute units to tasks.
+        """Distribute directories and shares to listing tasks.
 
         Every share of a huge directory becomes a task. All other directories are distributed to at
         most `tasks` tasks.
@@ -163,7 +163,7 @@ class LocalListingTask:
 
 
 def find_unchanged_directories(location: str, directories: Iterable[Directory]) -> frozenset[str]:
-    """Find directories in which no entry was added or removed.
+    """Find directories in which no entry was added or removed since an earlier listing.
 
     A directory that was itself removed, or replaced by a link or a copy, counts as changed.
     """
@@ -231,7 +231,7 @@ class _Progress:
 
     Attributes:
         pending: The units that remain.
-        leftover: The units to be listed in another round.
+        leftover: The units to be listed in another round of the listing.
         scanned: How many names have been read.
     """
 
@@ -242,7 +242,7 @@ class _Progress:
 
 @dataclass(slots=True)
 class _RowBuffer:
-    """Collects what was found since the last call of `take`, column by column."""
+    """Collects the objects and problems found since the last call of `take`, column by column."""
 
     unchanged: frozenset[str] = frozenset()
     keys: list[bytes] = field(default_factory=list[bytes])

@@ -1,9 +1,9 @@
-"""Find out what mounts do to the paths of files.
+"""Find out how mounts of file systems affect the paths of files.
 
 Mounts matter for three reasons:
 
 - A directory can have two paths, because of a bind mount or a file system that is mounted twice.
-- Reading from a network file system can block until the server answers.
+- Reading from a network file system can block until the server responds.
 - A network file system can show local files under other inode numbers, as sshfs does.
 
 Paths and device numbers are not enough to detect this. For example, a bind mount has the same
@@ -75,7 +75,7 @@ def find_mounted_aliases(storages: Sequence[tuple[str, str]]) -> list[PathAlias]
 
 
 def may_hang(path: str) -> bool:
-    """Check if reading an absolute path may block until another machine answers.
+    """Return True if reading an absolute path may block until another machine responds.
 
     Unknown file systems are assumed to block. The path itself is not accessed, so symbolic links in
     it are not resolved. The mount table is read only once in each process.
@@ -84,7 +84,7 @@ def may_hang(path: str) -> bool:
 
 
 def is_in_one_mount(path: str, other: str) -> bool:
-    """Check if two absolute paths belong to the same mount. The paths are not accessed."""
+    """Return True if two absolute paths belong to the same mount. The paths are not accessed."""
     points = [point for point, _ in read_mount_types()]
     one, two = (next((point for point in points if _is_within(path, point)), None) for path in (path, other))
     return one == two
@@ -96,11 +96,11 @@ def find_mount_point(path: str) -> str:
 
 
 def has_same_inodes(directory: str, other: str) -> bool:
-    """Check if inode numbers in two directories of this machine can be compared.
+    """Return True if inode numbers in two directories of this machine can be compared.
 
-    They cannot if one of the directories is in a network, FUSE or overlay mount that does not
-    contain the other one. Such a mount may show files of another file system under its own inode
-    numbers.
+    They cannot be compared if one of the directories is in a network, FUSE or overlay mount that
+    does not contain the other one. Such a mount may show files of another file system under its own
+    inode numbers.
     """
     paths = [os.path.realpath(path) for path in (directory, other)]
     try:
@@ -131,12 +131,12 @@ def read_slow_mounts() -> tuple[tuple[str, bool], ...]:
 
 
 def find_slow_mounts(table: str) -> list[tuple[str, bool]]:
-    """List the mount points, deepest first, and whether reading from them may hang."""
+    """List the mount points in a mount table, deepest first, and whether reads may hang."""
     return [(point, kind not in _OF_THIS_MACHINE) for point, kind in find_mount_types(table)]
 
 
 def find_mount_types(table: str) -> list[tuple[str, str]]:
-    """List the mount points, deepest first, and the types of their file systems."""
+    """List the mount points in a mount table, deepest first, with the types of their file systems."""
     types: dict[str, str] = {}
     for line in table.splitlines():
         fields, _, super_fields = line.partition(" - ")
@@ -145,10 +145,10 @@ def find_mount_types(table: str) -> list[tuple[str, str]]:
 
 
 def _is_same(names: PathAlias) -> bool:
-    """Check that both paths really lead to the same directory. If in doubt, assume that they do.
+    """Return True if both paths really lead to the same directory, or if this is unknown.
 
-    A later mount may hide one of the paths. Only inodes are compared. The device is known to be the
-    same, although its number may differ if an export is mounted twice.
+    A later mount may hide one of the paths. Only inodes are compared, because the device is known
+    to be the same, although its number may differ if an export is mounted twice.
     """
     try:
         return Path(names.path).stat().st_ino == Path(names.other_path).stat().st_ino
@@ -208,7 +208,7 @@ def find_path_aliases(mounts: Sequence[Mount], roots: Mapping[str, str]) -> list
 
 
 def _find_parts(mounts: Sequence[Mount], storage: str, root: str) -> Iterator[_MountedPart]:
-    """Find the parts of file systems that make up a storage."""
+    """Find the mounted parts of file systems that make up a storage."""
     enclosing = max((mount for mount in mounts if _is_within(root, mount.point)), key=lambda mount: len(mount.point), default=None)
     if enclosing is not None:
         yield _MountedPart(storage, enclosing.device, enclosing.root + root[len(enclosing.point) :], root)

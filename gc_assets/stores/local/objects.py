@@ -73,7 +73,7 @@ def modified_us(etag: str) -> int | None:
 
 
 def identity(address: str) -> str | None:
-    """Identify the file that an address leads to (see `Store.identity`)."""
+    """Return the identity of the file to which an address leads (see `Store.identity`)."""
     if scheme_of(address) != FILE or "\0" in address:  # file systems do not allow NUL in names
         return None
     try:
@@ -89,7 +89,7 @@ def identity(address: str) -> str | None:
 
 
 def is_hidden(address: str) -> bool:
-    """Check if there may be a file that this process cannot examine.
+    """Return True if an address may lead to a file that this process cannot examine.
 
     See `stores.store.local_file_is_hidden`.
     """
@@ -109,7 +109,7 @@ def is_hidden(address: str) -> bool:
 
 
 def can_search(directory: str) -> bool | None:
-    """Check if this process can examine a directory's files. None if it does not exist."""
+    """Return True if this process can examine a directory's files. None if it does not exist."""
     try:
         os.stat(f"{directory}/.")  # noqa: PTH116  (looking up `.` requires the permission to search the directory)
     except ValueError:  # no file system allows such a name
@@ -120,7 +120,7 @@ def can_search(directory: str) -> bool | None:
 
 
 def can_search_in_time(directory: str) -> bool | None:
-    """Call `can_search`, but return None if the mount does not answer in time."""
+    """Call `can_search`, but return None if the file system does not respond in time."""
     try:
         return run_with_deadline(_SEARCH_SECONDS, find_mount_point(directory), lambda: can_search(directory), exclusive=True)
     except TimeoutError:
@@ -162,8 +162,8 @@ def content_of(source: BinaryIO, address: str) -> bytes:
     """Read a file completely.
 
     Raises:
-        OSError: If it is not a regular file, since reading a device or FIFO may never end. Also
-            raised if the file is larger than any metadata.
+        OSError: If the address is not a regular file, since reading a device or FIFO may never end.
+            Also raised if the file is larger than any metadata file.
     """
     status = os.fstat(source.fileno())
     require_regular(status, address)
@@ -225,9 +225,9 @@ class LocalObjects:
         return status.st_size
 
     def list(self, prefix: str) -> Iterator[tuple[str, int, datetime]]:
-        """List the objects under a prefix. The collector's own directory in it is left out.
+        """List the objects under a prefix, without the directory reserved for gc-assets itself.
 
-        Nothing else is skipped, because metadata that was skipped could reference live files.
+        Nothing else is skipped, because a skipped metadata file could reference live files.
 
         Raises:
             OSError: If a directory cannot be read.

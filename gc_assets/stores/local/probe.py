@@ -1,4 +1,4 @@
-"""Find out what a file system supports, using canary files.
+"""Find out what a file system supports, using canary files (test files that are removed again).
 
 For example, some file systems do not have hard links.
 """
@@ -24,7 +24,10 @@ _UNSUPPORTED = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errn
 
 
 def probe(location: str) -> Traits:
-    """Test the traits of the file system. The reserved directory is created if necessary."""
+    """Test which optional properties the file system has.
+
+    The reserved directory is created if necessary.
+    """
     root, key = local_path(location).rstrip("/"), f"{RESERVED_PREFIX}canary-{secrets.token_hex(8)}"
     canary, canaries = f"{root}/{key}", LocalCanaries(root, f"{key}-axiom-")
     try:
@@ -66,7 +69,7 @@ class LocalCanaries:
 
 
 def _is_supported(test: Callable[[], bool]) -> bool:
-    """Run a test. It also fails if the file system does not support one of the system calls."""
+    """Run a test. The result is also False if the file system lacks one of the system calls."""
     try:
         return test()
     except OSError as error:
@@ -97,7 +100,7 @@ def _can_replace_if_match(canary: str) -> bool:
 
 
 def _can_move(root: str, key: str) -> bool:
-    """Check that a file can be renamed, and restored without overwriting another file."""
+    """Test whether a file can be renamed, and restored without overwriting another file."""
     tree = Tree(root or "/")
     with tree.entry(key) as entry, tree.entry(f"{key}-aside") as target:
         identity = entry.identity()

@@ -48,7 +48,7 @@ def open_quarantine(mode: QuarantineMode, location: str, plan_id: str) -> Quaran
 
 @dataclass(frozen=True, slots=True)
 class TrashQuarantine:
-    """Quarantine by renaming. `plan_id` is the plan that is being applied."""
+    """Quarantine that renames files. `plan_id` is the plan that is being applied."""
 
     tree: Tree
     plan_id: str
@@ -107,9 +107,9 @@ class TrashQuarantine:
             return self._verify_move(planned, source, target)
 
     def _verify_move(self, planned: PlannedAction, source: Entry, trashed: Entry) -> Result:
-        """Check that the planned object, and no other one, has been moved to the trash.
+        """Check that the planned file, and no other one, has been moved to the trash.
 
-        If another object had replaced it just before the rename, that object is moved back.
+        If a writer replaced the file just before the rename, the new file is moved back.
         """
         in_trash, current = trashed.identity(), source.identity()
         if in_trash == planned.etag:
@@ -155,7 +155,7 @@ class TrashQuarantine:
 
 @dataclass(frozen=True, slots=True)
 class DeferredQuarantine:
-    """Quarantine that only exists on record. Files stay readable until they are purged.
+    """Quarantine that only exists in the state. Files stay readable until they are purged.
 
     There is a small risk. A disk cannot compare and delete a file in one step, so if a writer
     replaces the file in the microseconds between, its new file is lost. With `TrashQuarantine`,
@@ -167,8 +167,8 @@ class DeferredQuarantine:
     def act(self, batch: Sequence[PlannedAction], resumed: Collection[PlannedAction] = ()) -> list[Result]:
         """Execute a batch (see `Quarantine.act`).
 
-        Nothing has to be moved for a quarantine or restore. They are `done` if the object still
-        exists unchanged.
+        A quarantine or restore does not move the file. It is `done` if the file still exists
+        unchanged.
         """
         results = [_run_guarded(planned, self._run, planned in resumed) for planned in batch]
         self.tree.sync({ancestors(planned.key)[-1] for planned in _select_done(batch, results) if planned.action == "purge"})
@@ -199,7 +199,7 @@ def _select_done(batch: Sequence[PlannedAction], results: Sequence[Result]) -> l
 
 
 def _run_guarded(planned: PlannedAction, act: Callable[[PlannedAction, bool], Result], resumed: bool) -> Result:
-    """Run an action and convert errors to results.
+    """Run an action on one file, and convert errors to results.
 
     The result is `failed` if a retry may help, otherwise `denied`.
     """

@@ -17,7 +17,8 @@ from gc_assets.stores.local.objects import LocalObjects, local_path
 class LocalReportFiles:
     """Implements `ReportFiles` for a disk.
 
-    In a cluster, executors on all machines read the reports, so they must share the disk.
+    In a Spark cluster, executors on all machines read the reports, so the machines must share the
+    disk.
     """
 
     connections: Connections  # not used, because disks need no settings

@@ -34,7 +34,7 @@ class OutOfBounds(StoreError):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A name in an open directory, which may or may not exist.
+    """A file name in an open directory. The file may or may not exist.
 
     An entry is only valid inside the block of `Tree.entry`.
 
@@ -51,8 +51,8 @@ class Entry:
     def identity(self) -> str | None:
         """Return the etag of the file, or None if it does not exist.
 
-        If the name is not a regular file, a description such as `a directory` is returned. It never
-        equals an etag.
+        If the name belongs to anything but a regular file, a description such as `a directory` is
+        returned, which never equals an etag.
         """
         if self.directory is None:
             return None
@@ -102,7 +102,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A directory tree. `root` is its absolute path."""
+    """A directory tree, such as that of a storage. `root` is its absolute path."""
 
     root: str
 
@@ -183,7 +183,7 @@ def _open_child(directory: int, name: bytes, key: str) -> int | None:
 
 
 def _make_child(directory: int, name: bytes, model: os.stat_result | None) -> int:
-    """Create a subdirectory, unless another task has already created it, and open it.
+    """Create a subdirectory, unless another task has already created it, and return it open.
 
     Raises:
         OSError: If the name exists but is not a directory.
@@ -201,8 +201,8 @@ def _make_child(directory: int, name: bytes, model: os.stat_result | None) -> in
 def _copy_owner_and_mode(directory: int, model: os.stat_result) -> None:
     """Give a new directory the owner and mode of another one, as far as this process may.
 
-    This must never grant more permissions than the model has. If the group cannot be set, the
-    actual group therefore gets none.
+    The new directory must never have more permissions than the model. If its group cannot be set,
+    the group that it has therefore gets no permissions.
     """
     for owner, group in ((model.st_uid, model.st_gid), (-1, model.st_gid)):
         with suppress(PermissionError):

@@ -96,7 +96,7 @@ class LocalStore:
         return open_quarantine(mode, self.location, plan_id)
 
     def trashed_etag(self, plan_id: str, key: str) -> str | None:
-        """Return the identity of the file in the trash, which is the same as before the rename."""
+        """Return the identity of a file in the trash, which is the same as before the rename."""
         return identity(trash_address(self.location, plan_id, key))
 
     def max_key_bytes(self, mode: QuarantineMode) -> None:

@@ -1,4 +1,4 @@
-"""Checks of `doctor` that are specific to S3.
+"""Checks of `gc-assets doctor` that are specific to S3.
 
 They find out whether settings of the bucket delete or retain objects, and whether unfinished
 uploads can be aborted.
@@ -36,7 +36,7 @@ _COSTS: Final = {
 
 
 def examine(bucket: S3Bucket, storage: StorageConfig, now: datetime) -> Iterator[Finding]:
-    """Check an S3 bucket (see `Store.examine`)."""
+    """Check an S3 bucket for `gc-assets doctor` (see `Store.examine`)."""
     uploads = [("uploads", partial(_check_uploads, bucket))] if storage.abort_uploads else []
     settings = [("lifecycle", partial(_check_lifecycle, bucket)), ("lock", partial(_check_lock, bucket))]
     return examine_bucket(bucket, storage, now, _TERMS, settings, uploads)
@@ -55,7 +55,7 @@ _TERMS: Final = StoreTerms(_COSTS, "the changing role (`s3.apply_profile`, `s3.a
 
 
 def _read_setting(bucket: S3Bucket, subject: str, check: str, operation: str, unset: str) -> Iterator[Finding | dict[str, Any]]:
-    """Read a setting of the bucket. If it is missing or unreadable, yield a finding instead."""
+    """Read a setting of the bucket. If the setting is missing or unreadable, yield a finding."""
     try:
         with translate_errors(f"s3://{bucket.name}"):
             yield getattr(bucket.client("read"), operation)(Bucket=bucket.name)
@@ -95,7 +95,7 @@ def _check_lifecycle(bucket: S3Bucket, storage: StorageConfig) -> Iterator[Findi
 def examine_state(bucket: S3Bucket) -> Iterator[Finding]:
     """Check that no lifecycle rule deletes objects of a state (see `StoreKind.examine_state`).
 
-    Such a rule would delete plans, approvals, and the record of what is in quarantine.
+    Such a rule would delete plans, approvals, and the records of quarantined files.
     """
     for answer in _read_setting(bucket, "state", "lifecycle", "get_bucket_lifecycle_configuration", "its bucket has no lifecycle rules"):
         if isinstance(answer, Finding):
@@ -124,7 +124,7 @@ def _rule_prefix(rule: dict[str, Any]) -> str:
 
 
 def _describe_end(rule: dict[str, Any], name: str) -> str:
-    """Describe when a rule expires objects. Empty if it only removes expired delete markers."""
+    """Describe when a lifecycle rule expires objects. Empty if it only removes delete markers."""
     days = _read_days(rule, name)
     setting = rule.get(name, {})
     return count_of(days, "day") if days is not None else f"{setting['Date']:%F}" if "Date" in setting else ""

@@ -23,9 +23,9 @@ class S3Objects(BucketObjects):
     """Implements `EditableObjects` for S3.
 
     In a bucket with versions, Ceph 20 allows several concurrent writers to succeed. After a write,
-    the versions are therefore examined to find out if the condition was really evaluated. If our
-    version replaced an unexpected object, it is removed again, so that the other writer's version
-    becomes current.
+    the versions are therefore examined to find out if the condition was really evaluated. If the
+    version written by this process replaced an unexpected object, it is removed again, so that the
+    other writer's version becomes current.
     """
 
     def open(self, address: str) -> tuple[S3Bucket, str]:

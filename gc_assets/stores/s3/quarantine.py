@@ -69,7 +69,7 @@ class VersionedQuarantine:
         return RowDeletion(planned, (Deletion(planned.key),))
 
     def _remove_own_marker(self, planned: PlannedAction, marker: str) -> Result:
-        """Remove a delete marker of this run that hides another object than the planned one."""
+        """Remove a delete marker of this apply that hides another object than the planned one."""
         (removed,) = self.bucket.delete([Deletion(planned.key, marker)])
         found = f"quarantine {planned.key!r}: another object was written at the same time"
         if not removed.is_done:
@@ -153,7 +153,7 @@ class MarkedDeferredQuarantine(DeferredQuarantine):
 
 
 def _older_versions(versions: Sequence[Version], version_id: str | None) -> list[Version]:
-    """Select the versions that are listed after `version_id` and not newer.
+    """Select the versions that are listed after `version_id` and are not newer than it.
 
     If `version_id` is not among the versions that were read, the result is empty.
     """
@@ -162,10 +162,10 @@ def _older_versions(versions: Sequence[Version], version_id: str | None) -> list
 
 
 def _hides_newer_object(versions: Sequence[Version], planned: PlannedAction) -> bool:
-    """Check if an interrupted run may have hidden a newer object under its delete marker.
+    """Return True if an interrupted apply may have hidden a newer object under its delete marker.
 
     That may have happened if the newest version is a delete marker, and the object under it could
-    have been written between the run's comparison and its delete.
+    have been written between the apply's comparison and its delete.
     """
     if [version.is_marker for version in versions[:2]] != [True, False]:
         return False

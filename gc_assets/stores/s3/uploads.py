@@ -1,8 +1,8 @@
 """Count, find and abort unfinished multipart uploads.
 
 The parts of such an upload incur costs, but do not appear in listings of objects. They cannot be
-read, so aborting the upload never loses a live file. Only its writer may still need it. For this
-reason, the age of an upload counts from the last action of its writer.
+read, so aborting the upload never loses a live file. Since only the writer of the upload may still
+need it, its age counts from the writer's last action.
 
 Sources: Amazon S3 API Reference, ListMultipartUploads, ListParts and AbortMultipartUpload.
 """
@@ -86,8 +86,8 @@ class _ExaminedUpload:
 class S3UploadAborter:
     """Implements `UploadAborter` for S3.
 
-    A writer may continue its upload after the parts were last checked. It will notice the abort,
-    because completing the upload then fails with NoSuchUpload.
+    A writer may continue its upload after the parts were last checked. The writer will notice the
+    abort, because completing the upload then fails with NoSuchUpload.
     """
 
     bucket: S3Bucket
@@ -140,7 +140,7 @@ class S3UploadAborter:
         return None
 
     def _may_be_completed(self, planned: PlannedAction) -> bool:
-        """Check if the upload may have been completed, because the object at its key is newer."""
+        """Return True if an upload may have been completed, because the object at its key is newer."""
         current, last_us = self.bucket.head(planned.key), modified_us(planned.etag or "")
         return current is not None and current.modified.timestamp() * 1e6 >= (last_us or 0)
 
@@ -158,7 +158,7 @@ def _list_uploads(bucket: S3Bucket, key: str, role: Role = "read") -> Iterator[l
 
 
 def _examine_upload(bucket: S3Bucket, upload: dict[str, Any], role: Role = "read") -> _ExaminedUpload | None:
-    """List the parts of an upload. None if the upload has ended in the meantime."""
+    """List the parts of an upload to find its size and last write. None if the upload has ended."""
     key, started = _key(bucket, upload), upload["Initiated"]
     try:
         with translate_errors(bucket.address(key)):
