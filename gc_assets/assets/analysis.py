@@ -1,7 +1,7 @@
 """A Dagster job that analyzes dates before the first partition.
 
-It shows which files would have been garbage on that day under the current policy. Its plans cannot
-be applied.
+The job shows which files would have been garbage on such a date under the current policy. Its plans
+cannot be applied.
 """
 
 from collections.abc import Iterator
@@ -64,7 +64,7 @@ def _parse_run_date(run_date: str, first: date) -> str:
 
 
 def _sort_steps(config: Config) -> Iterator[tuple[AssetStep, Owner]]:
-    """Yield all steps, lakes before storages, so that each step follows its inputs."""
+    """Yield all asset steps, lakes before storages, so that each step follows its inputs."""
     yield from ((step, lake) for lake in config.lakes for step in sort_steps(lake))
     yield from ((step, storage) for step in STORAGE_STEPS for storage in config.storages)
 
@@ -72,8 +72,8 @@ def _sort_steps(config: Config) -> Iterator[tuple[AssetStep, Owner]]:
 def _require_checks(step: AssetStep, owner: Owner, run_context: RunContext, context: dg.OpExecutionContext) -> None:
     """Evaluate the blocking checks of a step, as Dagster would do for an asset.
 
-    Plans are not checked, because they cannot be applied anyway. Their reports are added to the
-    metadata instead.
+    Plans are not checked, because they cannot be applied anyway. The results of their checks are
+    added to the metadata instead.
 
     Raises:
         GcError: If a blocking check fails.

@@ -1,4 +1,4 @@
-"""Turn the stages of gc-assets into Dagster assets.
+"""Turn the stages of gc-assets (functions that publish tables) into Dagster assets.
 
 An `AssetStep` describes a stage declaratively: what it reads, which tables it publishes, how they
 are checked and what Dagster shows about them. `build_asset` builds the asset. `deletion_log` is the
@@ -39,22 +39,24 @@ Reporter = Callable[[dg.AssetExecutionContext, RunContext, str], None]
 
 @dataclass(frozen=True, slots=True)
 class AssetStep:
-    """A stage and everything Dagster needs to know about it.
+    """A stage (a function that publishes tables), and everything Dagster needs to know about it.
 
     Attributes:
         outputs: The tables that the stage publishes.
-        inputs: The tables that it reads. A storage's step that lists a lake table reads this table
-            of every lake.
+        inputs: The tables that the stage reads. If the step of a storage lists a table of lakes
+            here, it reads the table of every lake.
         stage: The function that publishes the outputs.
         checks: The asset checks that run on each output.
         spark: Whether the stage needs a Spark session.
-        feeds: Tables whose steps read these outputs. Used for steps that only some lakes have, so
-            that the common steps do not need to list them as inputs.
-        link_inputs: Tables that are read from other storages whose links may lead into this one.
+        feeds: Tables whose steps read these outputs. It is set for steps that only some lakes have,
+            so that the steps of all lakes do not need to list their outputs as inputs.
+        link_inputs: Tables that the stage reads from other storages whose symbolic links may lead
+            into this one.
         reads_lake: Whether the stage reads the lake itself and not only published tables.
         freshness: When Dagster should warn about an outdated table, or report a failure.
         priority: Among steps that are ready, Dagster starts those with a higher priority first.
-        reporter: Called after publishing, to report events about other assets.
+        reporter: Called after the outputs are published, to report Dagster events about other
+            assets.
     """
 
     outputs: tuple[StepOutput, ...]
@@ -80,8 +82,8 @@ def build_asset(
 ) -> dg.AssetsDefinition:
     """Build the asset that runs a step for one lake or storage.
 
-    A stage always publishes all of its tables. If the user selects only some of them, only those
-    are reported to Dagster.
+    A stage always publishes all of its tables. If the user selects only some of these assets, only
+    the selected ones are reported to Dagster.
     """
     outputs = [output for output in asset_step.outputs if has_table(owner, output.table)]
     specs = [
@@ -130,7 +132,7 @@ def build_spec(
     spark: bool = True,
     freshness: dg.FreshnessPolicy | None = None,
 ) -> dg.AssetSpec:
-    """Describe a table to Dagster."""
+    """Build the Dagster asset spec of a table."""
     return dg.AssetSpec(
         key=asset_key(config, owner.name, table),
         deps=deps,
@@ -161,7 +163,7 @@ def build_owner_mapper(config: Config) -> Callable[[dg.AssetSpec], dg.AssetSpec]
 def asset_keys(config: Config, owner: Owner, tables: Collection[Table]) -> list[dg.AssetKey]:
     """Look up the asset keys of `tables`, skipping those that the owner does not have.
 
-    If the owner is a storage, a lake table means this table of all lakes.
+    If the owner is a storage, the result contains the keys of lake tables for all lakes.
     """
     owners = {"lake": [owner] if not isinstance(owner, StorageConfig) else config.lakes, "storage": [owner]}
     return [asset_key(config, each.name, table) for table in tables for each in owners[table.scope] if has_table(each, table)]

@@ -1,7 +1,8 @@
 """Asset checks for published tables.
 
-Checks examine the published files, not what a stage returned. Since a failed check stops only its
-own run, the stages that delete files do not rely on it and repeat every test.
+Checks examine the published files, not what a stage returned. A failed check only stops the Dagster
+run in which it is evaluated. The stages that delete files therefore do not rely on checks, and
+repeat every test.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class CheckResult:
 
     Attributes:
         passed: Whether the check passed.
-        numbers: The numbers behind the result, which Dagster can plot.
+        numbers: The numbers from which the result follows. Dagster can plot them.
         description: The problem, or None.
         details: Further metadata, such as the names of failed items.
     """
@@ -58,10 +59,10 @@ class Check:
     Attributes:
         name: The name of the check.
         danger: The danger that the check prevents or reports.
-        evaluate: The function that performs it.
+        evaluate: The function that performs the check.
         blocking: Whether a failure fails the step.
-        refuses: Whether a failure refuses the plan. It is reported with severity ERROR, but does
-            not block restores or other storages.
+        refuses: Whether a failure means that a gate refuses the plan. It is reported with severity
+            ERROR, but does not block restores or other storages.
     """
 
     name: str

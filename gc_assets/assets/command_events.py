@@ -1,8 +1,8 @@
-"""Report the actions of commands to Dagster.
+"""Report the actions of `gc-assets` commands to Dagster.
 
-The events look as if the `deletion_log` asset had done the work: they have the same metadata,
-partition and checks. A new plan status is an observation of `deletion_plan`. The only difference is
-that the events do not belong to a Dagster run.
+The events have the same metadata, partition and checks as those of the `deletion_log` asset. A new
+plan status is reported as an observation of `deletion_plan`. Unlike the events of an asset, they do
+not belong to a Dagster run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Event = dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation
 
 
 def report_plan(context: RunContext, header: PlanHeader, applied: ApplyResult) -> None:
-    """Report the execution of a plan, including its history edits."""
+    """Report to Dagster that a plan was executed, including its history edits."""
     of_plan = replace(context, run_date=header.run_date)
     edits = expiry_log_events(of_plan, header.expiry_actions) if applied.edited else ()
     extra = {**outcome_metadata(of_plan, header, applied), **effects_metadata(of_plan, header, applied)}
@@ -40,17 +40,17 @@ def report_plan(context: RunContext, header: PlanHeader, applied: ApplyResult) -
 
 
 def report_restore(context: RunContext, storage_name: str, log: PublishedTable) -> None:
-    """Report that quarantined files were restored."""
+    """Report to Dagster that quarantined files were restored."""
     _report(list(restore_events(context, storage_name, log)))
 
 
 def report_history_undo(context: RunContext, header: PlanHeader) -> None:
-    """Report that a plan's history edits were undone."""
+    """Report to Dagster that a plan's history edits were undone."""
     _report(list(history_undo_events(context, header)))
 
 
 def restore_events(context: RunContext, storage_name: str, log: PublishedTable) -> Iterator[Event]:
-    """Yield the events of a restore, and the new status of all plans whose files it restored."""
+    """Yield the Dagster events of a restore, and the new status of plans whose files it restored."""
     yield from _log_events(context, storage_name, log.summary(DeletionLogSummary).plan_id)
     for plan_id in _source_plans(context, log):
         yield from find_plan_event(context, storage_name, plan_id)
@@ -64,12 +64,12 @@ def _source_plans(context: RunContext, log: PublishedTable) -> list[str]:
 
 
 def history_undo_events(context: RunContext, header: PlanHeader) -> Iterator[dg.AssetMaterialization]:
-    """Yield the events that report undone history edits."""
+    """Yield the Dagster events that report undone history edits."""
     return expiry_log_events(replace(context, run_date=header.run_date), header.expiry_actions)
 
 
 def report_decision(context: RunContext, plan: StoredPlan) -> None:
-    """Report an approval or a rejection of a plan."""
+    """Report to Dagster that a plan was approved or rejected."""
     _report([plan_event(context, plan)])
 
 

@@ -1,7 +1,7 @@
 """The Dagster jobs `approve`, `reject` and `restore`, for users who prefer Dagster's page.
 
-Each job does the same as the command with its name, and exists only if `page_may` in lakes.yaml
-lists it. Note that Dagster does not authenticate users: anyone who can launch a run can enter
+Each job does the same as the `gc-assets` command with its name, and exists only if `page_may` in
+lakes.yaml lists it. Dagster does not authenticate users, so anyone who can launch a run can enter
 any name.
 """
 
@@ -76,8 +76,8 @@ class RestoreConfig(dg.Config):
 def decisions(platform: Platform) -> list[dg.JobDefinition]:
     """Build the jobs that `page_may` allows.
 
-    When a user opens the launchpad, no plan is selected. Plans that the job can currently act on
-    are offered as partitions.
+    The launchpad offers the plans on which a job can currently act as partitions. No plan is
+    selected when a user opens the launchpad.
     """
     return [build(platform) for name, build in _JOBS.items() if name in platform.config.page_may]
 

@@ -1,8 +1,8 @@
 """The `deletion_log` asset. No other asset changes a storage or a history.
 
-In `apply` mode, it executes an approved plan. It cannot rely on the asset checks of earlier steps,
-because those stop only their own run. The stage therefore computes the live files again and
-evaluates all gates itself.
+In `apply` mode, the asset executes an approved plan. It cannot rely on the asset checks of earlier
+steps, because a failed check only stops the Dagster run in which it is evaluated. The asset's stage
+therefore computes the live files again and evaluates all gates itself.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -55,10 +55,10 @@ class Mode(Enum):
 
 
 class ApplyPlan(dg.Config):
-    """Configuration of the asset.
+    """Dagster configuration of the `deletion_log` asset.
 
-    Without a plan id, nothing is deleted. In `apply` mode, quarantined files that are live again
-    are restored.
+    Without a plan id, nothing is deleted, but in `apply` mode, quarantined files that are live
+    again are restored.
     """
 
     plan_id: str = ""
@@ -98,7 +98,7 @@ def deletion_log(config: Config, storage: StorageConfig, run_dates: RunDates) ->
 
 
 def outcome_metadata(run_context: RunContext, header: PlanHeader, applied: ApplyResult) -> dict[str, Any]:
-    """Describe which actions were executed, and why others were not."""
+    """Describe which actions of a plan were executed, and why others were not."""
     reasons = count_reasons(run_context, header, applied.published) if applied.not_done else {}
     counts = {key: total.rows for key, total in applied.by_outcome.items()}
     lines = [to_page_message(line, run_context.config) for line in describe_outcomes(header, counts, reasons)]
@@ -122,14 +122,14 @@ def _ended_effects(run_context: RunContext, plan: StoredPlan) -> dict[str, Any]:
 
 
 def _escape_line(line: str) -> str:
-    """Escape a line of the result for Markdown, keeping list items."""
+    """Escape a line of an apply's result for Markdown, keeping list items."""
     if line.startswith("- "):
         return f"- {wrap_markdown(escape_markdown(line[2:]), '  ')}"
     return f"\n{wrap_markdown(escape_markdown(line))}\n"
 
 
 def _observe_plan(context: dg.AssetExecutionContext, run_context: RunContext, plan: StoredPlan) -> None:
-    """Update the status of a plan on the page after its apply, whether it succeeded or failed."""
+    """Update a plan's status on Dagster's page after its apply, whether it succeeded or failed."""
     try:
         context.log_event(plan_event(run_context, load_plan(run_context.config, plan.published)))
     except (GcError, OSError) as error:
@@ -139,7 +139,7 @@ def _observe_plan(context: dg.AssetExecutionContext, run_context: RunContext, pl
 def log_result(run_context: RunContext, storage_name: str, extra: Mapping[str, Any]) -> dg.MaterializeResult:
     """Build the materialization of the deletion log of a run date.
 
-    If there is no log yet, the checks pass with a note that no action was executed.
+    If no log exists yet, the checks pass with a note that no action was executed.
     """
     if run_context.find(DELETION_LOG, storage_name) is not None:
         return build_result(run_context, storage_name, OUTPUT, CHECKS, extra)

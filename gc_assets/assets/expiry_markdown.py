@@ -27,7 +27,7 @@ MAX_DRAWINGS: Final = 3
 
 
 def history_markdown(context: RunContext, published: PublishedTable) -> str:
-    """Summarize how many commits of each table the policy keeps, and which rules decided it."""
+    """Summarize how many commits of each table the policy keeps, and which rules keep them."""
     columns = ["table_name", "state", "reason"]
     rows = read_parts(context.state.files, published.paths(), REACHABLE_SNAPSHOTS.schema, columns)
     counts: dict[str, Counter[str]] = {}

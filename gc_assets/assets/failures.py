@@ -1,7 +1,7 @@
 """Convert errors of stages to step failures in Dagster, and read them back from events.
 
-An error of gc-assets fails the step immediately, with its own message. Dagster retries the step
-only after temporary I/O errors.
+An error of gc-assets lets the step fail immediately, with the error's message. Dagster retries a
+step only after temporary I/O errors.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class StepFailure(Model):
     """The error that made a step fail.
 
     Attributes:
-        text: The message.
+        text: The error message.
         error: The class name of the error, if gc-assets defines this class.
         exit_code: The exit code of the command line after this error.
         checks: True if the step failed because of its checks, which are reported separately.
@@ -49,9 +49,9 @@ class StepFailure(Model):
 def translate_errors(*, retry_io: bool = True, page: Config | None = None) -> Generator[None]:
     """Translate errors in the block to Dagster's exceptions.
 
-    Errors of gc-assets become a `dg.Failure` without retries, temporary I/O errors a retry request.
-    A `RetryPolicy` could not make this distinction: it would also retry refused gates and damaged
-    files.
+    An error of gc-assets becomes a `dg.Failure` without retries, and a temporary I/O error becomes
+    a retry request. A `RetryPolicy` could not make this distinction: it would also retry refused
+    gates and damaged files.
 
     Args:
         retry_io: Whether to retry after an `OSError`.
@@ -77,8 +77,8 @@ def translate_errors(*, retry_io: bool = True, page: Config | None = None) -> Ge
 def _raise_interrupts() -> Generator[None]:
     """If an error was caused by an interrupt, raise the interrupt instead.
 
-    For example, SIGTERM to all processes of a run also ends Java. Closing the Spark session then
-    fails, and that error would hide the interrupt.
+    For example, a SIGTERM to all processes of a run also ends Spark's Java process. Closing the
+    Spark session then fails, and this error would hide the interrupt.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Readable figures for asset metadata, such as `1.23 GB`.
+"""Format numbers for Dagster's asset metadata, for example as `1.23 GB`.
 
 The raw numbers are part of the metadata as well, since Dagster can plot them over the partitions.
 """
@@ -21,7 +21,7 @@ _SHARES: Final = frozenset({"false_positive_rate_measured"})
 
 
 def format_figure(name: str, value: float) -> str:
-    """Format a figure, for example as `12 files`, `1.23 GB`, `0.012 %` or `0.0045 USD`."""
+    """Format a number by its name, for example as `12 files`, `1.23 GB`, `0.012 %` or `0.0045 USD`."""
     parts = name.split("_")
     if "bytes" in parts:
         return format_bytes(int(value))
@@ -34,6 +34,6 @@ def format_figure(name: str, value: float) -> str:
 
 
 def figures_table(figures: Figures) -> dg.TableMetadataValue:
-    """Format all figures as a table."""
+    """Format named numbers as a Dagster table."""
     records = [dg.TableRecord({"figure": name.replace("_", " "), "amount": format_figure(name, value)}) for name, value in figures.items()]
     return dg.MetadataValue.table(records, dg.TableSchema(columns=[dg.TableColumn("figure"), dg.TableColumn("amount")]))

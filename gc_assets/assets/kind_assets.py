@@ -37,10 +37,10 @@ def kind_steps(lake: LakeConfig) -> list[AssetStep]:
 
 
 def _build_step(kind_table: KindTable, kind_tables: Sequence[KindTable]) -> AssetStep:
-    """Build the step that publishes a kind table.
+    """Build the step that publishes a table of a single lake kind.
 
-    `live_files` depends on kind tables that must precede it. Only the last one of them has to be
-    an input, because it depends on the others.
+    Some of these tables must precede `live_files`. Only the last one has to be an input of
+    `live_files`, because it depends on the others.
     """
     is_last = not any(kind_table.table.name == table.name for other in kind_tables for table in other.after)
     return AssetStep(

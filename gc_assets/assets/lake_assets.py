@@ -55,7 +55,7 @@ from gc_assets.state.summaries import (
 
 
 def lake_assets(config: Config, lake: LakeConfig, run_dates: RunDates) -> list[dg.AssetsDefinition]:
-    """Build the assets of a lake. None of them depends on a storage."""
+    """Build the Dagster assets of a lake. None of them depends on a storage."""
 
     def deps(step: AssetStep) -> list[dg.AssetKey]:
         return [*asset_keys(config, lake, _inputs(lake, step)), *([source_key(config, lake)] if step.reads_lake else [])]
@@ -78,9 +78,10 @@ def _inputs(lake: LakeConfig, step: AssetStep) -> list[Table]:
 
 
 def expiry_log_specs(config: Config, lake: LakeConfig, run_dates: RunDates) -> list[dg.AssetSpec]:
-    """Describe `expiry_log` to Dagster, which no step of the lake publishes.
+    """Build the asset spec of `expiry_log`, which no step of the lake publishes.
 
-    Instead, `deletion_log` reports it, because an apply edits histories before it changes files.
+    The `deletion_log` asset of a storage reports it, because an apply edits histories before it
+    changes files.
     """
     if not has_table(lake, EXPIRY_LOG):
         return []

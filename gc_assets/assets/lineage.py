@@ -1,7 +1,7 @@
-"""Column lineage for Dagster.
+"""Column lineage of the published tables, for Dagster.
 
-Only columns that are copied from a single column of an input table are listed. The keys in
-`live_files`, for example, have several origins and are therefore omitted.
+It only contains columns that are copied from a single column of an input table. For example, the
+keys in `live_files` have several origins and are therefore omitted.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def wrap_markdown(text: str, indent: str = "") -> str:
 
 
 def storage_breakdown_markdown(orphans: OrphanFilesSummary) -> str:
-    """Show the storage breakdown as a drawing, followed by an accessible table."""
+    """Format the storage breakdown (bytes by state of the files) as a drawing and a table."""
     steps = breakdown_steps(orphans)
     rows = [f"| {step.label} | {step.files:,} | {format_bytes(step.size_bytes)} |" for step in steps]
     return "\n".join(

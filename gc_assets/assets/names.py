@@ -36,7 +36,7 @@ def step_name(key: dg.AssetKey) -> str:
 
 
 def group_name(config: Config, owner: str) -> str:
-    """Return the asset group of a lake or storage.
+    """Return the name of the asset group of a lake or storage.
 
     Dagster rejects `/` in group names before 1.13.10, so it is replaced by `_` for old releases.
     """
@@ -46,7 +46,7 @@ def group_name(config: Config, owner: str) -> str:
 
 @cache
 def allows_separators() -> bool:
-    """Check if the installed Dagster accepts `/` in group names."""
+    """Return True if the installed Dagster accepts `/` in group names."""
     try:
         dg.AssetSpec("probe", group_name="a/b")
     except dg.DagsterInvalidDefinitionError:

@@ -1,7 +1,7 @@
-"""A sensor that notifies the targets configured under `notify`. Off by default.
+"""A sensor that sends notifications to the targets under `notify` in lakes.yaml.
 
-The cursor of the sensor records the events that were already delivered. If you reset the cursor,
-all active events are sent again.
+It is off by default. Its cursor records the events that were already delivered. If you reset the
+cursor, all current events are sent again.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def notification_sensors(config: Config) -> list[dg.SensorDefinition]:
 
 
 def _failed_runs(instance: dg.DagsterInstance) -> Iterator[FailedApply]:
-    """Yield failed applies of plans that may still be applicable, newest first."""
+    """Yield failed applies of plans that may still be applied again, newest first."""
     wanted = dg.RunsFilter(statuses=[dg.DagsterRunStatus.FAILURE], created_after=Clock().now() - APPLY_WITHIN)
     for run in instance.get_runs(filters=wanted, limit=MAX_RUNS):
         for plan_id in plan_ids(run.run_config):
@@ -81,7 +81,8 @@ def _failed_runs(instance: dg.DagsterInstance) -> Iterator[FailedApply]:
 def plan_ids(run_config: Any) -> list[str]:
     """Extract the plan ids from the configuration of a failed run.
 
-    The configuration can have any structure: it may be the reason why the run failed.
+    The configuration can have any structure, because an invalid one may be the reason of the
+    failure.
     """
     ops = _mapping(_mapping(run_config).get("ops"))
     found = [_mapping(_mapping(op).get("config")).get("plan_id") for name, op in ops.items() if str(name).endswith(_OP)]

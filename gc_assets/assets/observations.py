@@ -1,7 +1,7 @@
 """Report the garbage of each table on the user's own asset that writes the table.
 
-The figures are reported as observations, and optionally as an asset check. This happens in the
-steps that create plans, because all figures of a run are known by then.
+The amounts are reported as observations, and optionally as an asset check. The steps that create
+plans report them, because all amounts of a run are known by then.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,7 +31,7 @@ _STEP: Final = "garbage_checks"
 
 
 def observe_tables(context: dg.AssetExecutionContext, run_context: RunContext, storage: str) -> None:
-    """Report the figures of tables as observations on the user's assets that write them.
+    """Report the garbage of tables as observations on the user's assets that write the tables.
 
     A lake can use several storages, so its tables are reported with the plan of only one of them
     (`reporting_storage`). Errors are only logged, because the plan is already published.
@@ -51,7 +51,7 @@ def _freezes(context: RunContext) -> Iterator[LakeRefsSummary]:
 
 
 def observations(context: RunContext, assets: Sequence[dg.AssetsDefinition], storage: str | None = None) -> Iterator[dg.AssetObservation]:
-    """Build the observations for all assets that are bound to a table or lake.
+    """Build the observations for all user assets that write a table or lake (bindings).
 
     Args:
         context: The run context.
@@ -70,7 +70,10 @@ def observations(context: RunContext, assets: Sequence[dg.AssetsDefinition], sto
 
 
 def garbage_checks(config: Config, bindings: Sequence[Binding]) -> list[dg.AssetChecksDefinition]:
-    """Build the asset checks for all bindings with a limit, as one step that follows the plans."""
+    """Build the asset checks for all bindings with a limit for garbage.
+
+    They are one Dagster step, which runs after the plans are created.
+    """
     limits = {
         binding.key: (binding, limit)
         for binding in bindings
@@ -104,7 +107,7 @@ def garbage_checks(config: Config, bindings: Sequence[Binding]) -> list[dg.Asset
 
 
 def check_bindings(config: Config, tables: Sequence[tuple[str, str]], own: dg.Definitions | None) -> list[Binding]:
-    """Find the bindings while the code location is being loaded.
+    """Find the bindings of user assets to tables while the code location is being loaded.
 
     Args:
         config: The configuration.
@@ -118,7 +121,7 @@ def check_bindings(config: Config, tables: Sequence[tuple[str, str]], own: dg.De
 
 
 def _project_assets(context: dg.AssetExecutionContext) -> Sequence[dg.AssetsDefinition]:
-    """Return all assets of the code location, or an empty list if the run has none (in tests)."""
+    """Return all assets of the code location. In tests without a code location, the list is empty."""
     try:
         repository = context.repository_def
     except dg.DagsterError:
@@ -129,10 +132,10 @@ def _project_assets(context: dg.AssetExecutionContext) -> Sequence[dg.AssetsDefi
 
 
 def _newest_run(collector: Collector) -> RunContext:
-    """Find the newest complete run. Historical runs are skipped, and so are rehearsals.
+    """Find the newest complete run, which is neither historical nor a rehearsal.
 
     The partition of the current step cannot be used, because the user may execute the check with
-    assets that are partitioned differently. During a rehearsal, only rehearsals count.
+    assets that are partitioned differently. During a rehearsal, the newest rehearsal is returned.
 
     Raises:
         GcError: If no run has planned every storage.

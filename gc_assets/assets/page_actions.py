@@ -64,7 +64,7 @@ def approve_action(config: Config, header: PlanHeader, *, short: bool = False) -
 
 
 def approve_config(header: PlanHeader) -> Iterator[str]:
-    """Yield the YAML that approves a refused plan. The user still has to enter a name."""
+    """Yield the lines of YAML that approve a refused plan. The user still has to enter a name."""
     yield from ("ops:", "  approve_plan:", "    config:", f'      plan_id: "{header.plan_id[:_SHORT_ID]}"')
     yield from ('      by: ""', '      comment: ""', f"      override: {_overrides(header)}")
 
@@ -84,7 +84,7 @@ def apply_action(config: Config, header: PlanHeader, *, short: bool = False) -> 
 
 
 def apply_config(config: Config, header: PlanHeader) -> Iterator[str]:
-    """Yield the YAML that applies an approved plan, even if the storage is in `plan` mode."""
+    """Yield the lines of YAML that apply an approved plan, even if the storage is in `plan` mode."""
     step = step_name(asset_key(config, header.storage, DELETION_LOG))
     yield from ("ops:", f"  {step}:", "    config:", f'      plan_id: "{header.plan_id[:_SHORT_ID]}"')
     if config.storage(header.storage).mode != "apply":
@@ -92,7 +92,7 @@ def apply_config(config: Config, header: PlanHeader) -> Iterator[str]:
 
 
 def next_actions(config: Config, plan: StoredPlan) -> Iterator[str]:
-    """Suggest what the user can do after an apply: continue it, plan again, or undo it."""
+    """Suggest what the user can do after the apply of a plan: continue it, plan again, or undo it."""
     plan_id = plan.header.plan_id[:_SHORT_ID]
     if plan.finished is None:
         yield f"**To continue**: {_launch('apply', {'plan_id': plan_id})}"
@@ -119,7 +119,7 @@ def _replace(match: re.Match[str], config: Config) -> str:
 
 
 def _action(text: str, config: Config) -> str | None:
-    """Translate a command to an action on the page, if there is a job for it."""
+    """Translate a command to an action on Dagster's page, or return None if no job does the same."""
     try:
         name, *arguments = shlex.split(text)
     except ValueError:

@@ -31,8 +31,8 @@ def first_run_date(platform: Platform) -> date:
     """Determine the date of the first partition.
 
     `first_run_date` in the configuration takes precedence. By default, the partitions begin with
-    the first run that was not historical, or today if no such run exists. They also begin today if the
-    state is unreadable, because the code location should load anyway.
+    the first run that was not historical, or today if no such run exists. They also begin today if
+    the state is unreadable, so that the code location can be loaded anyway.
     """
     config, today = platform.config, platform.clock.today()
     if config.first_run_date is not None:

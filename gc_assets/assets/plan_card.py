@@ -51,7 +51,7 @@ _MAX_SENTENCE: Final = 260
 
 
 def plan_card(plan: StoredPlan, config: Config, now: datetime, tables: Sequence[TableAmounts]) -> str:
-    """Write the card with as many details as fit.
+    """Write the plan card with as many details as fit.
 
     Args:
         plan: The plan.
@@ -64,7 +64,7 @@ def plan_card(plan: StoredPlan, config: Config, now: datetime, tables: Sequence[
 
 
 def page_length(text: str) -> int:
-    """Count characters like JavaScript, in UTF-16 code units."""
+    """Return the length of a text in UTF-16 code units, which Dagster's page counts."""
     return len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
@@ -110,7 +110,7 @@ def _items(plan: StoredPlan, config: Config, tables: Sequence[TableAmounts], det
 
 
 def _gates(plan: StoredPlan, config: Config, detail: int) -> Iterator[str]:
-    """Yield the gates that an approval has overridden, then the gates that refuse the plan."""
+    """Yield lines about gates that an approval overrides, then about those that refuse the plan."""
     overridden = plan.overridden_gates
     if overridden:
         yield f"**Overridden** by {_cut(plan.verdict.approved_by or '')}: {_name_gates(overridden)}"
@@ -123,7 +123,7 @@ def _gates(plan: StoredPlan, config: Config, detail: int) -> Iterator[str]:
 
 
 def _decision(plan: StoredPlan, config: Config, status: str, now: datetime, detail: int) -> Iterator[str]:
-    """Yield who has decided about the plan so far, and what the user can do now."""
+    """Yield lines about who has approved or rejected the plan, and what the user can do now."""
     header, verdict = plan.header, plan.verdict
     if status in {"ready", "refused"}:
         if verdict.approvals:
@@ -168,8 +168,8 @@ def _yaml(lines: Iterator[str]) -> Iterator[str]:
 def _reason(gate: GateResult, config: Config, limit: int) -> str:
     """Shorten the message of a gate to about `limit` characters.
 
-    A message begins with what was found and ends with what to do. The end is the most useful part,
-    so sentences are dropped from the middle, and the first one is cut if necessary.
+    The message begins with what was found and ends with what to do. Since the end is most useful,
+    sentences are dropped from the middle, and the first sentence is cut if necessary.
     """
     finding, *others = _SENTENCES.split(to_page_message(without_override(gate), config))
     kept: list[str] = []

@@ -18,8 +18,9 @@ from gc_assets.state.schemas import DELETION_PLAN
 def plan_event(context: RunContext, plan: StoredPlan) -> dg.AssetObservation:
     """Build an observation of `deletion_plan` with the current status of a plan.
 
-    Without it, the page would keep showing the status from the time of the run. If another plan has
-    since replaced this one in its partition, the metadata of the newer plan stays visible.
+    Without such an observation, the page would keep showing the status from the time of the run. If
+    a newer plan has replaced this one in its partition, the page still shows the metadata of the
+    newer plan.
     """
     header = plan.header
     current = context.state.current(header.storage, DELETION_PLAN.name, header.run_date)

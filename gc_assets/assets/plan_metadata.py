@@ -34,7 +34,7 @@ _TABLES: Final = dg.TableSchema(columns=[dg.TableColumn(name) for name in ("tabl
 
 
 def plan_metadata(context: RunContext, published: PublishedTable) -> dict[str, Any]:
-    """Return everything that is shown about a plan right after the run."""
+    """Return all metadata about a plan that Dagster shows right after the run."""
     plan = load_plan(context.config, published)
     header, tables = plan.header, amounts_by_table(context, plan.header, published)
     return {
@@ -48,7 +48,7 @@ def plan_metadata(context: RunContext, published: PublishedTable) -> dict[str, A
 
 
 def status_metadata(context: RunContext, plan: StoredPlan) -> dict[str, Any]:
-    """Return the metadata that later decisions, applies and restores can change."""
+    """Return the metadata about a plan that a later decision, apply or restore changes."""
     return _status_metadata(context, plan, amounts_by_table(context, plan.header, plan.published))
 
 
@@ -96,7 +96,7 @@ def _status_metadata(context: RunContext, plan: StoredPlan, tables: Sequence[Tab
 
 
 def _verdict_metadata(context: RunContext, plan: StoredPlan) -> dict[str, Any]:
-    """Return the status of a plan, who approved or rejected it, and until when it can be used."""
+    """Return a plan's status, who approved or rejected it, and until when it can be applied."""
     header, verdict = plan.header, plan.verdict
     plan_id = header.plan_id[:SHORT_ID]
     if not header.has_work and not header.failed_gates:
@@ -123,7 +123,7 @@ def apply_deadline(header: PlanHeader) -> dict[str, Any]:
 
 
 def _tables(tables: Sequence[TableAmounts]) -> dg.TableMetadataValue:
-    """Show the effects on the largest tables, with the remaining tables summed in one row."""
+    """Show a plan's effects on the largest tables, with the remaining tables summed in one row."""
     rows = [(item.name, *item.effects) for item in list_largest(tables, MAX_TABLES)]
     columns = [column.name for column in _TABLES.columns]
     return dg.MetadataValue.table([dg.TableRecord(dict(zip(columns, row, strict=True))) for row in rows], _TABLES)

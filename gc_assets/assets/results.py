@@ -1,6 +1,6 @@
-"""Results of a published table in Dagster: figures, a sample of its rows, and check results.
+"""Results of a published table in Dagster: numbers, a sample of its rows, and check results.
 
-Everything is read back from the state, so the page shows what was really published.
+All values are read back from the state, so that Dagster's page shows what was really published.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def sample_rows(context: RunContext, table: Table, published: PublishedTable) ->
 
 
 def _live_sample(context: RunContext, published: PublishedTable) -> pa.Table:
-    """Sample the live containers. All other live files would have to be computed first."""
+    """Take example rows of live containers, because all other live files would have to be computed."""
     live = LiveSet(context, published)
     if not live.is_view or sum(part.size_bytes for part in published.parts(STATES_SIDE)) > STATES_BYTES:
         return ROUTED_ROWS.empty_table()

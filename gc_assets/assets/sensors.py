@@ -1,4 +1,4 @@
-"""A sensor that applies approved plans by requesting runs of `deletion_log`. Off by default."""
+"""A sensor that requests runs of `deletion_log` to apply approved plans. It is off by default."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ _SENSOR_NAME: Final = "dagster/sensor_name"
 
 
 def approved_plans(config: Config, apply: dg.UnresolvedAssetJobDefinition) -> dg.SensorDefinition:
-    """Build the sensor. Because the plan id is the run key, a plan is requested at most once."""
+    """Build the sensor.
+
+    Because the run key is the plan id, the sensor requests at most one run for each plan.
+    """
 
     @dg.sensor(
         name=SENSOR,
@@ -59,8 +62,8 @@ def approved_plans(config: Config, apply: dg.UnresolvedAssetJobDefinition) -> dg
 def _find_run(instance: dg.DagsterInstance, plan: ListedPlan) -> dg.DagsterRun | None:
     """Find the run that this sensor has already requested for a plan.
 
-    Runs that were created but never started are ignored: if the daemon died in between, it launches
-    them later by itself.
+    Runs that were created but never started are ignored, because Dagster's daemon launches them
+    later by itself, even if it died after creating them.
     """
     runs = instance.get_runs(filters=dg.RunsFilter(tags={_RUN_KEY: plan.header.plan_id}))
     found = (run for run in runs if run.tags.get(_SENSOR_NAME) == SENSOR and run.status is not dg.DagsterRunStatus.NOT_STARTED)

@@ -1,8 +1,7 @@
 """External assets for the lakes and their tables, so that Dagster's lineage starts with them.
 
-An asset key must be unique in a code location. Keys such as `[<lake>, catalog]` and
-`[<lake>, tables, shop, orders]` are therefore chosen to be unlikely to collide with the user's
-assets.
+An asset key must be unique in a code location. The assets therefore have keys such as `[<lake>,
+catalog]` and `[<lake>, tables, shop, orders]`, which the user's assets are unlikely to have.
 """
 
 from __future__ import annotations
@@ -36,8 +35,9 @@ def source_key(config: Config, lake: LakeConfig) -> dg.AssetKey:
 def source_assets(config: Config, lake: LakeConfig, tables: Sequence[str]) -> list[dg.AssetSpec]:
     """Describe a lake and its tables as external assets.
 
-    The lake's asset depends on its tables. If `lakes.yaml` lists the user's asset that writes a
-    table, the lake depends on that asset, and the table does not get an external one.
+    The asset of the lake depends on the assets of its tables. If `lakes.yaml` lists the user's
+    asset that writes a table, the lake depends on that asset, and the table does not get an
+    external asset.
 
     Args:
         config: The configuration.
@@ -69,7 +69,7 @@ def source_assets(config: Config, lake: LakeConfig, tables: Sequence[str]) -> li
 
 
 def list_tables(config: Config, lake: LakeConfig) -> list[str]:
-    """List the tables that the newest run found. If the state is unreadable, the list is empty."""
+    """List the tables of a lake that the newest run found. Empty if the state is unreadable."""
     if kind_of(lake).is_one_table:
         return []
     try:

@@ -1,7 +1,7 @@
 """Show the log of a stage in the log of its Dagster step.
 
-Users do not have to configure anything for this. If they did add the logger `gc_assets` to
-`python_logs.managed_python_loggers`, Dagster captures the log itself and nothing is forwarded.
+Users do not have to configure anything. If they have added the logger `gc_assets` to
+`python_logs.managed_python_loggers`, Dagster captures the log itself, so nothing is forwarded.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The assets of a storage. They combine the live sets of all lakes that may use it."""
+"""The Dagster assets of a storage, which combine the live sets of all lakes that may use it."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _orphan_figures(published: PublishedTable) -> Figures:
 
 
 def _kept_figures(steps: Mapping[str, Step]) -> Figures:
-    """Return figures about protected and foreign files, which are never deleted, if there are any."""
+    """Return the amounts of protected and foreign files, which are never deleted, if any."""
     kept = [steps[name] for name in ("foreign", "protected") if name in steps]
     return {f"{step.label}_{unit}": value for step in kept for unit, value in (("files", step.files), ("bytes", step.size_bytes))}
 

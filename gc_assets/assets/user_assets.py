@@ -1,8 +1,8 @@
 """Find out which assets of the user's own Dagster project write which tables.
 
 Users can list these assets under `assets` in lakes.yaml. Otherwise, an asset is matched by the name
-of its table. This name comes from the metadata `dagster/table_name`, which dbt assets have, or
-follows from the naming rule of dagster-iceberg's IO managers.
+of its table. This name comes from the asset's metadata `dagster/table_name`, which dbt assets have,
+or from the rule by which dagster-iceberg's IO managers name tables.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ def configured_bindings(config: Config) -> list[Binding]:
 def find_bindings(config: Config, tables: Iterable[tuple[str, str]], written: Names) -> list[Binding]:
     """Return the configured bindings, and bindings of assets whose table name matches a table.
 
-    If the name matches tables of several lakes, the asset is not bound.
+    If the table name of an asset matches tables of several lakes, the asset is not bound to any of
+    them.
 
     Args:
         config: The configuration.

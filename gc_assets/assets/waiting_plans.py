@@ -1,4 +1,4 @@
-"""The choices in the launchpads of the jobs `approve`, `reject` and `restore`."""
+"""The plans to choose from in the launchpads of the `approve`, `reject` and `restore` jobs."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _LISTED: Final = {"approve": "These plans wait", "reject": "These plans wait", "
 
 
 def waiting_plans(platform: Platform, job: str) -> list[ListedPlan]:
-    """Return the plans that a job can act on, newest first.
+    """Return the plans on which a job can act, newest first.
 
-    For `approve`, plans that were created under another policy are excluded. The function must not
-    be called while the code location is being loaded, because loading must not depend on the state.
+    For `approve`, plans that were created under another policy are excluded. Do not call this
+    function while the code location is being loaded, because loading must not depend on the state.
 
     Args:
         platform: The platform.
@@ -48,8 +48,8 @@ def waiting_plans(platform: Platform, job: str) -> list[ListedPlan]:
 def choices(platform: Platform, job: str, config_of: Callable[[str], Mapping[str, Any]]) -> dg.PartitionedConfig:
     """Offer plans as partitions of a job, so that users can choose one in the launchpad.
 
-    The list is read again each time the launchpad is opened. Choosing a plan fills in the
-    configuration.
+    The list of plans is read again each time a user opens the launchpad. If the user chooses a
+    plan, its configuration is filled in.
 
     Args:
         platform: The platform.
@@ -93,7 +93,7 @@ def require_same_plan(context: dg.OpExecutionContext, plan_id: str) -> None:
 
 
 def describe_waiting(platform: Platform, job: str) -> str:
-    """Describe the plans that a job can act on, for an error about a missing plan id."""
+    """Describe the plans on which a job can act, for an error about a missing plan id."""
     plans = waiting_plans(platform, job)
     if not plans:
         return "No plan is waiting. Launch the `run` job to make a plan." if job != "restore" else "No applied plan was found."
@@ -108,7 +108,10 @@ def _plan_of(partition: str) -> str:
 
 
 def _name(platform: Platform, plan: ListedPlan) -> str:
-    """Label a plan in the launchpad. Long labels are cut there, so the plan id comes first."""
+    """Return a plan's label in the launchpad.
+
+    Since long labels are cut, it begins with the plan id.
+    """
     header = plan.header
     return f"{header.plan_id[:SHORT_ID]} {header.run_date} {platform.config.label_of(header.storage)}"
 

@@ -85,9 +85,9 @@ class _MessageHandler(logging.Handler):
 def fast_imports() -> Generator[None]:
     """Speed up imports by disabling Python's cyclic garbage collector in the block.
 
-    Imports create many objects and hardly any garbage, yet the collector takes an eighth of a run's
-    import time. After the first block, all existing objects are frozen so that later collections
-    skip them.
+    Imports create many objects and hardly any garbage, but Python's collector takes an eighth of a
+    run's import time. After the first block, all existing objects are frozen, so that later
+    collections skip them.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -131,8 +131,8 @@ def start_spark(settings: Settings, platform: Platform) -> SparkSession:
 def _quiet_children() -> Generator[None]:
     """Capture the standard error of this process and its children while Spark starts.
 
-    If Spark fails, its reason is extracted from the captured output and raised as a `GcError`. An
-    error of gc-assets itself is raised unchanged after the output has been printed. After an
+    If Spark fails, the reason is extracted from the captured output and raised as a `GcError`. An
+    error of gc-assets itself is raised unchanged, after the output has been printed. After an
     interrupt, the output is discarded.
     """
     sys.stderr.flush()
@@ -158,7 +158,7 @@ def _quiet_children() -> Generator[None]:
 
 
 def _find_reason(output: str, error: Exception) -> str:
-    """Find the line in Spark's output that states the cause, falling back to the error itself."""
+    """Find the line in Spark's output that states why it failed. If none does, describe the error."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     causes = [line for line in lines if _CAUSE.search(line) and not _WARNING.search(line)]
     message = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
@@ -166,7 +166,7 @@ def _find_reason(output: str, error: Exception) -> str:
 
 
 def with_mode(platform: Platform, mode: Mode | None) -> Platform:
-    """Return a copy of the platform that applies `mode`, unless it is None, to all storages."""
+    """Return a copy of the platform in which all storages have `mode`, unless `mode` is None."""
     if mode is None:
         return platform
     storages = tuple(storage.model_copy(update={"mode": mode}) for storage in platform.config.storages)
@@ -174,7 +174,7 @@ def with_mode(platform: Platform, mode: Mode | None) -> Platform:
 
 
 def with_listing(platform: Platform, listing: bool | None) -> Platform:
-    """Return a copy of the platform that applies the `--listing` option to all storages."""
+    """Return a copy of the platform in which all storages have the value of the `--listing` option."""
     storages = tuple(storage.with_listing(listing) for storage in platform.config.storages)
     return replace(platform, config=platform.config.model_copy(update={"storages": storages}))
 

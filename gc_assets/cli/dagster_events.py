@@ -26,7 +26,7 @@ def has_instance() -> bool:
 
 
 def report_apply(context: RunContext, header: PlanHeader, applied: ApplyResult) -> None:
-    """Report the phases that an apply has executed."""
+    """Report to Dagster the phases of a plan that an apply has executed."""
     if has_instance():
         with _warn_on_failure():
             from gc_assets.assets.command_events import report_plan
@@ -51,7 +51,7 @@ def report_history_undo(context: RunContext, header: PlanHeader) -> None:
 
 
 def report_decision(context: RunContext, plan: StoredPlan) -> None:
-    """Report an approval or a rejection."""
+    """Report to Dagster that a plan was approved or rejected."""
     if has_instance():
         with _warn_on_failure():
             from gc_assets.assets.command_events import report_decision

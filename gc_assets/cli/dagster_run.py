@@ -42,10 +42,11 @@ WITHOUT_SPARK: Final = frozenset({POLICY_TABLE.name, CURRENT_RULES.name, LAKE_RE
 
 @dataclass(frozen=True, slots=True)
 class RunSelection:
-    """The part of a run that the user asked for, by default all of it.
+    """The part of a run that the user has requested, by default all of it.
 
     Attributes:
-        lakes: Restrict the run to these lakes. Unless `storages` is also set, nothing is swept.
+        lakes: Restrict the run to these lakes. Unless `storages` is also set, no storage is listed
+            and searched for garbage.
         storages: Restrict the run to these storages. The live files of all lakes are computed,
             because any lake may use files of the storages.
         through: Stop after this asset.
@@ -67,7 +68,7 @@ class PublishedAsset:
 
 
 class RunObserver(Protocol):
-    """Callbacks for displaying the progress of a run."""
+    """Callbacks that display the progress of a run."""
 
     def set_activity(self, text: str) -> None:
         """Display an activity that belongs to no asset, such as starting Spark."""
@@ -106,8 +107,8 @@ def run_partition(
         The plans that the run created, in the order of the configured storages.
 
     Raises:
-        GcError: If a step fails. This is the error of the first failed step. A plan that its gates
-            refuse is not a failure: it is returned like any other plan.
+        GcError: If a step fails. It is the error of the first failed step. A plan that its gates
+            refuse is not a failure, so it is returned like any other plan.
     """
     platform = with_mode(platform, mode)
     run_context = platform.run_context(run_date, as_of)  # validates the date before anything starts
@@ -178,8 +179,8 @@ def select_assets(platform: Platform, selection: RunSelection) -> list[tuple[str
 def select_lakes_and_storages(platform: Platform, selection: RunSelection) -> tuple[list[str], list[str]]:
     """Return the lakes and storages that a run must be able to read.
 
-    A run without a selected storage still reads the metadata that lakes keep in storages. Since
-    that can be any storage, all of them are returned.
+    A run without a selected storage still reads metadata of lakes, which can be in any storage. In
+    this case, all storages are returned.
     """
     pairs = select_assets(platform, selection)
     lakes = [owner for owner, name in pairs if name == LAKE_REFS.name]
@@ -263,7 +264,7 @@ def _logger(observer: RunObserver, verbose: bool) -> dg.LoggerDefinition:
 
 
 class _EventHandler(logging.Handler):
-    """Translate Dagster's log events into calls of the observer."""
+    """Translate Dagster's log events into calls of a `RunObserver`."""
 
     def __init__(self, observer: RunObserver) -> None:
         super().__init__()

@@ -100,7 +100,7 @@ def _live_section(context: RunContext) -> Iterator[str]:
 
 
 def _snapshot_lines(reachable: pa.Table) -> Iterator[str]:
-    """Describe how many snapshots of each table are kept or expire, and which rules decided it."""
+    """Describe how many snapshots of each table are kept or expire, and which rules decide this."""
     rows = reachable.select(["table_name", "state", "reason"]).to_pylist()
     for table in sorted({row["table_name"] or "" for row in rows}):
         yield f"    table {table}:" if table else "    snapshots:"
@@ -112,7 +112,7 @@ def _snapshot_lines(reachable: pa.Table) -> Iterator[str]:
 
 
 def _oldest_live_file(context: RunContext) -> tuple[str, str]:
-    """Choose an example: a data file that is live because of the first lake's oldest commit."""
+    """Choose an example file: a data file that is live because of the first lake's oldest commit."""
     lake, state = context.config.lakes[0].name, context.state
     live = pa.Table.from_batches(LiveSet(context, context.table(LIVE_FILES, lake)).batches(), LIVE_FILES.schema)
     graph = read_rows(state, COMMIT_GRAPH, context.table(COMMIT_GRAPH, lake))

@@ -84,7 +84,7 @@ def doctor_command(settings: Settings, repair: bool, show_all: bool, format_: st
 
 
 def _run_checks(platform: Platform, progress: CommandProgress, *, verbose: bool) -> list[Finding]:
-    """Run all checks. Since Spark is slow to start, the other checks run in a second thread."""
+    """Run all checks of `doctor`. Since Spark starts slowly, other checks run in a second thread."""
     from gc_assets.engine.progress import set_activity
     from gc_assets.stages.read.doctor import doctor
 

@@ -64,7 +64,8 @@ def explanation_row(item: Explanation) -> dict[str, Any]:
 def explanation_lines(item: Explanation) -> list[str]:
     """Format an explanation as text.
 
-    For a live file, the references that lead from a ref to the file are indented like a tree.
+    For a live file, the references that lead from a branch or tag to the file are indented like a
+    tree.
     """
     where = f"{item.storage}: " if item.storage else ""
     text = [f"{where}{escape(item.key)}", f"  {item.verdict}: {escape(item.sentence)}"]
@@ -75,7 +76,7 @@ def explanation_lines(item: Explanation) -> list[str]:
 
 
 def _list_records(item: Explanation) -> Iterator[tuple[datetime, str]]:
-    """Yield the decisions on the plans of a file, and the actions executed on it."""
+    """Yield approvals and rejections of the plans that contain a file, and actions executed on it."""
     from gc_assets.core.approvals import ApprovalEvent
 
     for word in item.approval_events:

@@ -70,7 +70,7 @@ def focus_command(settings: Settings, run_date: date | None, since: date | None,
 
 
 def _contexts(platform: Platform, last: date, since: date | None) -> Iterator[RunContext]:
-    """Yield the runs that swept every storage with a price. Historical runs are skipped.
+    """Yield the runs that searched every storage with a price for garbage. Skip historical runs.
 
     Raises:
         StateError: If there is no such run in the requested period.

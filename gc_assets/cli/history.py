@@ -80,7 +80,7 @@ def _json_row(lake: str, name: str, drawn: Mapping[str, Iterable[GraphLine]]) ->
 def fit_graph(lines: Iterable[GraphLine], width: int | None) -> Iterator[str]:
     """Indent a commit graph and wrap long commit messages, so that it fits the terminal.
 
-    The lanes of the graph are continued to the left of wrapped text.
+    The vertical lines of the graph are continued to the left of wrapped text.
 
     Args:
         lines: The graph.

@@ -103,7 +103,10 @@ def init_command(settings: Settings, locations: tuple[str, ...], output: Path | 
 
 
 def _write_config(path: Path, document: dict[str, Any], storages: Sequence[Location]) -> Config:
-    """Write a new configuration file and load it. If the state is in a storage, remove the file."""
+    """Write a new configuration file and load it.
+
+    If the state is in a storage, remove the file again.
+    """
     from gc_assets.resources.platform import load_platform
 
     try:

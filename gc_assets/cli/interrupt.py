@@ -93,10 +93,10 @@ def _raise(_: int, __: object) -> NoReturn:
 
 @contextmanager
 def restore_interrupts() -> Generator[None]:
-    """Treat errors that follow Ctrl-C as `CommandInterrupt`.
+    """Convert errors in the block to `CommandInterrupt` if they follow Ctrl-C.
 
-    On Ctrl-C, Spark's own handler cancels the running jobs. The interrupted thread may then see
-    the failure of a job instead of the interrupt.
+    On Ctrl-C, Spark's own signal handler cancels the running jobs. The interrupted thread may then
+    get the error of a cancelled job instead of the interrupt.
     """
     before = len(_list_signals())
     try:
@@ -136,7 +136,7 @@ def defer_interrupts() -> Generator[None]:
 
 
 def _wrap_handler(spark_handler: signal._HANDLER) -> signal._HANDLER:  # pyright: ignore[reportPrivateUsage]  (typeshed has no public name)
-    """Wrap Spark's handler, which cancels all jobs, so that it raises `CommandInterrupt`."""
+    """Wrap Spark's signal handler, which cancels all jobs, so that it raises `CommandInterrupt`."""
 
     def handle(number: int, frame: FrameType | None) -> None:
         try:

@@ -177,8 +177,8 @@ def _is_not_interrupt(record: logging.LogRecord) -> bool:
 def _end_process(codes: list[int]) -> None:
     """Exit with the recorded code, skipping the interpreter's own cleanup.
 
-    Arrow's threads may still be running during that cleanup. If they use an object that Python has
-    already destroyed, the process aborts although the command succeeded.
+    Threads of Arrow may still be running during this cleanup. If one uses an object that Python has
+    already destroyed, the process aborts although the command has succeeded.
     """
     if not codes or "pyarrow" not in sys.modules:
         return

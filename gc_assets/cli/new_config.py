@@ -111,7 +111,7 @@ def _to_address(location: str) -> str:
 
 
 def _discover_next_to(address: str, objects: Objects) -> list[DiscoveredLake]:
-    """Find lakes in the parent of a local folder whose files are in the folder itself.
+    """Find lakes whose files are in a local folder and whose catalog is in its parent folder.
 
     Many tutorials create the SQLite catalog next to the warehouse directory, so that searching only
     the warehouse would miss it.

@@ -174,7 +174,7 @@ def _print_what_is_left(context: RunContext, header: PlanHeader, applied: ApplyR
     """Print the actions that the apply did not execute, and how to continue.
 
     Raises:
-        click.exceptions.Exit: If there are such actions. The exit code is 1.
+        click.exceptions.Exit: If the apply did not execute all actions. The exit code is 1.
     """
     if not applied.not_done:
         return
@@ -196,7 +196,7 @@ def _print_what_is_left(context: RunContext, header: PlanHeader, applied: ApplyR
 
 
 def _print_edit_commands(text: str, header: PlanHeader) -> None:
-    """Print commands that list the history edits of a plan, one for each lake."""
+    """Print commands that show the history edits of a plan, one for each lake."""
     for lake in sorted(header.expiry_actions):
         print_command(text, command("show", "expiry_log", lake=lake, run_date=str(header.run_date)))
 
@@ -386,7 +386,7 @@ def _print_restore(platform: Platform, result: RestoreResult) -> None:
 
 
 def _can_undo_history(platform: Platform, header: PlanHeader) -> bool:
-    """Check if any history edit of the plan can be undone."""
+    """Return True if any history edit of the plan can be undone."""
     from gc_assets.lakes.kinds import kind_of
 
     lakes = [lake for lake in platform.config.lakes if lake.name in header.expiry_actions]

@@ -15,7 +15,7 @@ def write_problems(rows: Iterable[Mapping[str, Any]], *, wide: bool = False) -> 
     """Print each problem with the affected lakes and storages and the advice for the user.
 
     Args:
-        rows: Findings of `doctor` as JSON objects.
+        rows: Findings of `gc-assets doctor` as JSON objects.
         wide: Print every finding with its full text, even if several have the same cause.
     """
     for number, group in enumerate(_groups(rows, wide=wide)):

@@ -46,7 +46,7 @@ class CommandProgress:
         self._lines, self._is_announced = stream, True
 
     def announce(self, work: str) -> None:
-        """Print that some work starts, unless the live display or the log already shows it."""
+        """Print that an activity starts, unless the live display or the log already shows it."""
         if self._is_announced:
             self.print_line(f"  {work}")
 
@@ -69,7 +69,7 @@ class CommandProgress:
         print_message(line, stream=self._lines)
 
     def current(self) -> tuple[str, StageProgress | None]:
-        """Return the title of the display, and the progress of the current work if there is any."""
+        """Return the title of the display, and the progress of the current stage, if known."""
         work = current_work()
         count = f"{self._finished + 1:,} of {self._assets:,}  " if self._assets is not None and self._finished < self._assets else ""
         if work is not None:
@@ -138,7 +138,7 @@ def _live_display(progress: CommandProgress) -> Generator[None]:
 
 @contextmanager
 def _terminal() -> Generator[TextIO]:
-    """Yield a copy of standard error that stays usable while Spark's start redirects the original."""
+    """Yield a copy of standard error that stays usable while starting Spark redirects the original."""
     try:
         copy = os.dup(sys.stderr.fileno())
     except (OSError, io.UnsupportedOperation):

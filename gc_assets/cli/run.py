@@ -113,7 +113,7 @@ def _require_access(context: RunContext, lakes: Sequence[str], storages: Sequenc
     """Check that the lakes and storages of the run can be reached, and print those that cannot.
 
     Raises:
-        GcError: If the run could not publish anything, so that it is not worth starting.
+        GcError: If so much cannot be reached that the run could not publish anything.
     """
     from gc_assets.stages.read.access import find_access_errors
 
@@ -127,7 +127,8 @@ def _require_access(context: RunContext, lakes: Sequence[str], storages: Sequenc
 def _print_unused_rules(context: RunContext) -> None:
     """Print retention rules that matched nothing.
 
-    The name in such a rule may be misspelled, and its table may then be kept for too short a time.
+    The name in such a rule may be misspelled. The history that the rule should keep may then expire
+    too early.
     """
     from gc_assets.stages.mark.released_files import find_last_rule_notes
     from gc_assets.state.schemas import REACHABLE_SNAPSHOTS

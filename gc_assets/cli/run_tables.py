@@ -61,7 +61,7 @@ def print_run(context: RunContext, storages: Sequence[str]) -> None:
 
 
 def print_claims_outside(context: RunContext, lake: str) -> None:
-    """Warn if a lake has tables outside of all configured storages."""
+    """Warn if a lake has tables with locations outside of all configured storages."""
     from gc_assets.stages.read.run_tables import claims_outside
 
     if found := claims_outside(context, lake):
@@ -96,9 +96,10 @@ def _print_dropped(context: RunContext, storage: str, lakes: Collection[str]) ->
 def purge_rows(
     context: RunContext, purges: Mapping[tuple[str, str | None], Amount], shown: Collection[tuple[str, str | None]]
 ) -> list[dict[str, Any]]:
-    """Build rows for the tables that have files to purge but are not `shown`.
+    """Build rows for tables with quarantined files to purge, except for tables in `shown`.
 
-    Tables with the most bytes come first. Those beyond `MAX_TABLES` are summed in a last row.
+    Tables with the most bytes come first. If there are more than `MAX_TABLES`, a last row contains
+    the sum of the others.
     """
     others = sorted((item for item in purges.items() if item[0] not in shown), key=lambda item: -item[1].bytes)
     listed, rest = others[:MAX_TABLES], others[MAX_TABLES:]

@@ -136,7 +136,7 @@ def _select_rows(
         limit: The maximum number of rows, or None for no limit.
 
     Returns:
-        The rows, and how many there would be without the limit.
+        The rows, and the number of rows without the limit.
     """
     import pyarrow.compute as pc
 
@@ -193,7 +193,7 @@ def _filled_columns(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> 
 
 
 def _write_short(rows: Iterator[pa.RecordBatch], context: RunContext, table: Table, storage: str) -> None:
-    """Print only the most useful columns, and the table of each file."""
+    """Print only the most useful columns of a table of files, with the lake table of each file."""
     from gc_assets.core.units import format_bytes
     from gc_assets.stages.read.dropped_tables import accept_command, short_row
     from gc_assets.stages.read.file_tables import FileTables

@@ -73,7 +73,7 @@ def what_if_command(
 
 
 def effect_rows(config: Config, effect: Effect) -> list[dict[str, Any]]:
-    """Convert an effect to rows, one for each table that would change."""
+    """Convert the effect of another policy to rows, one for each table that would change."""
     return [
         {
             **{"storage": item.storage, "lake": item.lake, "table": item.table},

@@ -1,4 +1,4 @@
-"""Connection settings of object stores, by location.
+"""Connection settings of object stores, for each location.
 
 Settings contain no secrets. Credentials come from the environment, a profile, a role or the machine
 itself.
@@ -21,13 +21,16 @@ Prices = Mapping[Kind, Annotated[float, BeforeValidator(check_number), Field(ge=
 
 
 class StoreSettings(Model):
-    """Settings of a kind of object store. Frozen, hashable and free of secrets.
+    """Base class for the settings of a kind of object store.
+
+    Settings are frozen and hashable, and contain no secrets.
 
     Attributes:
         SCHEME: The canonical scheme of its addresses.
         KEY: The key in `lakes.yaml`, at the top level and in a storage.
         IDENTITY_KEYS: The keys that refer to credentials.
-        LIST_PRICES: USD per million requests of each kind, without `endpoint`.
+        LIST_PRICES: Prices in USD per million requests of each kind, which apply if `endpoint` is
+            not set.
     """
 
     SCHEME: ClassVar[Scheme]
@@ -66,7 +69,7 @@ class StoreSettings(Model):
         return self.LIST_PRICES[kind] if self.endpoint is None else None
 
     def over(self, other: Self) -> Self:
-        """Merge the settings with others, which provide the keys that are not set here."""
+        """Merge these settings with `other`, whose values apply to keys that are not set here."""
         own: Mapping[str, Any] = {name: getattr(self, name) for name in self.model_fields_set}
         return self.model_validate({**{name: getattr(other, name) for name in other.model_fields_set}, **own})
 
@@ -83,7 +86,7 @@ class Connections:
     Attributes:
         own: Locations with settings of their own.
         defaults: The settings for all other addresses, one for each kind of store.
-        read_seconds: The timeout for reading an object.
+        read_seconds: The timeout for reading an object, in seconds.
     """
 
     own: tuple[tuple[Location, StoreSettings], ...] = ()

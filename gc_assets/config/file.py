@@ -1,6 +1,7 @@
 """Load a `lakes.yaml`.
 
-Relative paths are resolved against its directory, and error messages show the invalid key.
+Relative paths are resolved against the directory of the file, and error messages show the invalid
+key.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ def load_config(
         environment: The environment variables that replace `${NAME}`.
         lake_kinds: The model of each kind of lake.
         grace_floor: The shortest grace period that is allowed.
-        find_unsupported_settings: Called with each storage. Yields the keys that its store does not
-            support, with advice.
+        find_unsupported_settings: Called with each storage. Yields the keys that its kind of store
+            does not support, with advice.
         text: The content of the file, if the file itself is on another machine.
 
     Raises:

@@ -226,7 +226,7 @@ class StorageConfig(_RecordOwner):
         return (self.location,) if self.inventory is None else (self.location, self.inventory.location)
 
     def policy(self) -> dict[str, Any]:
-        """Return the settings that the policy digest covers, as JSON.
+        """Return the settings on which the policy digest depends, as JSON.
 
         Keys that were added in 0.4 are included only if they differ from their default. Otherwise
         the digests of existing plans would become invalid. `protect` is not included, because an
@@ -329,11 +329,14 @@ class LakeConfig(_RecordOwner):
         )
 
     def policy(self) -> dict[str, Any]:
-        """Return the settings that the policy digest covers, as JSON: everything except secrets."""
+        """Return the settings on which the policy digest depends, as JSON. Secrets are left out."""
         return self.model_dump(mode="json")
 
     def identity(self) -> dict[str, str] | None:
-        """Identify the lake for the digest. None if `policy` already identifies it."""
+        """Return what identifies the lake in the policy digest.
+
+        None if `policy` already contains it.
+        """
         return None
 
     @property
@@ -353,7 +356,7 @@ class LakeConfig(_RecordOwner):
 
         Args:
             refs: The type (`branch` or `tag`) and name of each ref.
-            as_of: The reference time of the run.
+            as_of: The time at which the run evaluates ages.
             properties: The repository properties that the run has read (`CommitSource.properties`).
         """
         del properties
@@ -397,7 +400,7 @@ class LakeConfig(_RecordOwner):
 
     @property
     def tolerates_missing_history(self) -> bool:
-        """Whether old live commits may lack metadata without making the lake unreadable."""
+        """Whether metadata of old live commits may be missing without making the lake unreadable."""
         return False
 
     @property
@@ -686,8 +689,8 @@ class Config(AssetMetadata):
     def policy_digest(self) -> str:
         """Compute the digest of everything that affects what may be deleted.
 
-        It covers the retention of lakes and the safety settings of storages, but neither secrets
-        nor Spark settings.
+        It depends on the retention of lakes and the safety settings of storages, but neither on
+        secrets nor on Spark settings.
         """
         in_buckets = [storage.location for storage in self.storages if is_in_bucket(storage.location)]
         policy: dict[str, Any] = {
@@ -703,7 +706,10 @@ class Config(AssetMetadata):
 
 
 def _find(items: Any, name: str, what: str, *attributes: str) -> Any:
-    """Find an item by the first attribute that has this value in any of them."""
+    """Find the item that has this value in one of the attributes.
+
+    Earlier attributes take precedence.
+    """
     for attribute in attributes:
         for item in items:
             if getattr(item, attribute) == name:

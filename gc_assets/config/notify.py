@@ -78,7 +78,7 @@ Mailbox = Annotated[str, Field(pattern=r"^[^\s@<>,;:\"]+@[^\s@<>,;:\"]+$")]
 
 
 class _Target(Model):
-    """Target with its subscribed events."""
+    """Base class for targets of notifications, with the events to which they subscribe."""
 
     name: Name
     events: Annotated[frozenset[Event], BeforeValidator(_current_events)] = Field(

@@ -16,7 +16,8 @@ class BaseFolder:
 
     Attributes:
         folder: The directory of `lakes.yaml`.
-        key: The part of the file that is being resolved, such as `lakes[2]`, for error messages.
+        key: Path of the part of the file whose paths are resolved, such as `lakes[2]`, for error
+            messages.
     """
 
     folder: Path

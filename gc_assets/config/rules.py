@@ -101,7 +101,7 @@ class IdleBranchRule(Model):
 
 
 class DanglingRetention(Model):
-    """Retention of unreachable commits and of idle branches."""
+    """Retention of commits that no ref reaches, and of idle branches."""
 
     # Unset keys are omitted from digests, because plans of older releases must stay valid.
     OMITTED_IF_UNSET: ClassVar[tuple[str, ...]] = ("dangling", "dropped")
@@ -125,7 +125,7 @@ class DanglingRetention(Model):
         return found
 
     def idle_rules(self) -> tuple[IdleRule, ...]:
-        """Return the rules for idle branches. Each one knows its path in the configuration."""
+        """Return the rules for idle branches, each with its path in the configuration."""
         return tuple(IdleRule(f"retention.delete_idle[{index}]", rule.match, rule.after) for index, rule in enumerate(self.delete_idle))
 
     def dangling_cutoff(self) -> Cutoff | None:
@@ -201,7 +201,7 @@ class RefRetention(DanglingRetention):
         return self.model_copy(update={"default": DefaultRule(keep=keep)})
 
     def policy_rows(self, as_of: datetime) -> list[dict[str, Any]]:
-        """Convert all rules to rows of `policy_table`, beginning with the default."""
+        """Convert all retention rules to rows of `policy_table`, beginning with the default."""
         return [policy_row("retention.default", None, self.default.as_cutoff(), as_of), *ref_rows(self.refs, as_of)]
 
 

@@ -19,7 +19,7 @@ _FORBIDDEN_PARAMETERS: Final = {
 
 
 def is_local(master: str) -> bool:
-    """Check if Spark would run on this machine."""
+    """Return True if Spark would run on this machine with this master address."""
     return _LOCAL.fullmatch(master) is not None
 
 
@@ -45,7 +45,7 @@ def _check_remote(remote: str) -> str:
 
 
 def without_parameters(remote: str) -> str:
-    """Strip the parameters from an address, because they may contain credentials of a proxy."""
+    """Strip the parameters from a Spark Connect address, which may contain a proxy's credentials."""
     return remote.partition(";")[0]
 
 

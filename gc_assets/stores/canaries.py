@@ -1,7 +1,7 @@
-"""Test guarantees of a store with canary objects.
+"""Test guarantees of a store with canary objects (test objects that are removed again).
 
-A test can prove that a store breaks an axiom, but not that it always fulfils it. `AXIOMS` lists the
-axioms, and `Traits` covers those that are optional properties of a store.
+A test can prove that a store breaks an axiom (a property that gc-assets requires), but not that it
+always has the property. `AXIOMS` lists the axioms. `Traits` contains properties that are optional.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from gc_assets.core.clock import MAX_SKEW
 
 
 class Canaries(Protocol):
-    """Objects under a prefix that only one test uses."""
+    """Canary objects under a prefix that only one test uses."""
 
     def write(self, name: str, content: bytes) -> None:
-        """Create or replace a canary."""
+        """Create or replace a canary object."""
         ...
 
     def read(self, name: str) -> tuple[bytes, str]:
-        """Return the bytes and the identity of a canary.
+        """Return the bytes and the identity (etag) of a canary object.
 
         Raises:
-            FileNotFoundError: If there is no such canary.
+            FileNotFoundError: If the canary does not exist.
         """
         ...
 
     def list(self) -> Mapping[str, datetime]:
-        """List the canaries, and return their modification times by name."""
+        """List the canary objects. Maps their names to their modification times."""
         ...
 
 
 def find_broken_axioms(canaries: Canaries, now: Callable[[], datetime]) -> frozenset[str]:
-    """Find axioms that a store breaks for two new objects.
+    """Find axioms that a store breaks when two new objects are written, read and listed.
 
     Args:
-        canaries: Access to the store.
+        canaries: Access to the canary objects.
         now: Reads the clock that the store uses for modification times.
 
     Returns:
