@@ -1,8 +1,7 @@
 """Asset checks for published tables.
 
-Checks examine the published files, not what a stage returned. A failed check only stops the Dagster
-run in which it is evaluated. The stages that delete files therefore do not rely on checks, and
-repeat every test.
+Checks examine the published files, not what a stage returned. A failed check only stops its own
+Dagster run. The stages that delete files therefore do not rely on checks, and repeat every test.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The `deletion_log` asset. No other asset changes a storage or a history.
 
 In `apply` mode, the asset executes an approved plan. It cannot rely on the asset checks of earlier
-steps, because a failed check only stops the Dagster run in which it is evaluated. The asset's stage
-therefore computes the live files again and evaluates all gates itself.
+steps, because a failed check only stops its own Dagster run. The asset's stage therefore computes
+the live files again and evaluates all gates itself.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -75,7 +75,7 @@ def gates_table(header: PlanHeader, config: Config) -> dg.TableMetadataValue:
 
 
 def _count_unowned(context: RunContext, storage: str) -> dict[str, Any]:
-    """Return metadata about files that no lake claims, if there are any."""
+    """Return metadata with the amount of files that no lake claims, if any."""
     if context.find(ORPHAN_FILES, storage) is None or not (amount := unowned_files(context, storage)).files:
         return {}
     return {"unowned": _paragraph(f"{count_of(amount.files, 'file')} ({format_bytes(amount.bytes)}). {' '.join(UNOWNED_NOTES)}")}

@@ -35,9 +35,9 @@ def source_key(config: Config, lake: LakeConfig) -> dg.AssetKey:
 def source_assets(config: Config, lake: LakeConfig, tables: Sequence[str]) -> list[dg.AssetSpec]:
     """Describe a lake and its tables as external assets.
 
-    The asset of the lake depends on the assets of its tables. If `lakes.yaml` lists the user's
-    asset that writes a table, the lake depends on that asset, and the table does not get an
-    external asset.
+    The lake's asset depends on the assets of its tables. If `lakes.yaml` lists the user's asset
+    that writes a table, the lake depends on that asset, and the table does not get an external
+    asset.
 
     Args:
         config: The configuration.

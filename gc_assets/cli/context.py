@@ -108,7 +108,7 @@ def open_spark(platform: Platform, *, verbose: bool = False) -> SparkSession:
 
 
 def open_session(collector: Collector, *, verbose: bool = False) -> SparkSession:
-    """Open the collector's Spark session, hiding Spark's own output unless `verbose` is set.
+    """Open the Spark session of a `Collector`, hiding Spark's output unless `verbose` is set.
 
     Raises:
         GcError: If Spark cannot start. The message contains the reason found in its output.

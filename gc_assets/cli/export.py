@@ -1,4 +1,4 @@
-"""`gc-assets export`: write the figures of runs for other programs."""
+"""`gc-assets export`: write results of runs for other programs."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from gc_assets.resources.platform import Platform
 
 
-@click.group("export", short_help="Write the figures of runs for other programs.")
+@click.group("export", short_help="Write results of runs for other programs.")
 def export_command() -> None:
-    """Write the figures of runs for other programs.
+    """Write results of runs for other programs.
 
     \b
     Example:

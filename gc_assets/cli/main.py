@@ -49,7 +49,7 @@ COMMANDS: Final = {
     "set-aside": ("records", "Record that purges do not wait for an unreadable table."),
     "retry": ("records", "Plan actions again that a store or catalog denied."),
     "doctor": ("doctor", "Check that every lake is readable and every storage safe to sweep."),
-    "export": ("export", "Write the figures of runs for other programs, such as the cost of each table."),
+    "export": ("export", "Write results of runs for other programs, such as the cost of each table."),
     "metrics": ("metrics", "Write the last run of each storage and lake as Prometheus metrics."),
     "prune": ("prune", "Remove old run directories from the state."),
     "schema": ("init", "Print the JSON Schema of lakes.yaml, for editors."),

@@ -83,7 +83,7 @@ def search_locations(locations: Sequence[str]) -> tuple[list[str], list[Discover
             lakes = [lake for folder in list_folders(address) for lake in discover(DiscoveryTarget(folder, objects, os.environ))]
             lakes += _discover_next_to(address, objects)
         except OSError as error:
-            raise StoreError(f"{given}: {error.strerror or error}: {error.filename or address}") from None
+            raise StoreError(f"cannot search {given}: {error.strerror or error}: {error.filename or address}") from None
         if not lakes:
             raise UsageError(_describe_no_lake(given, address, objects))
         new = [lake for lake in lakes if lake.entry not in [other.entry for other in found]]

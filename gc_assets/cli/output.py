@@ -160,7 +160,7 @@ def stream_width(stream: Any) -> int | None:
 
 
 def is_interactive() -> bool:
-    """Check if standard input is a terminal, so that the user can answer a question."""
+    """Return True if standard input is a terminal, so that the user can be asked."""
     return sys.stdin.isatty()
 
 

@@ -258,7 +258,7 @@ class StorageConfig(_RecordOwner):
 
 
 class LakeConfig(_RecordOwner):
-    """Options shared by all lakes, and the methods implemented by lake kinds."""
+    """Options of all lakes, and methods that the models of lake kinds implement."""
 
     kind: str
     assets: tuple[WrittenBy, ...] = Field(

@@ -1,8 +1,8 @@
 """Run function calls with a timeout.
 
-A process cannot interrupt its own system call while the call waits for an unresponsive server. The
-function therefore runs in a separate thread, and the caller stops waiting at the deadline. The
-thread keeps running until the system call returns, and the result is discarded.
+A process cannot interrupt its own system call that waits for an unresponsive server. The function
+therefore runs in a separate thread, and the caller stops waiting at the deadline. The thread keeps
+running until the system call returns, and the result is discarded.
 """
 
 from __future__ import annotations

@@ -259,8 +259,8 @@ def with_oldest_files(tables: Iterable[RememberedTable], oldest: Mapping[tuple[s
 class AdoptableFiles:
     """Selects files under the claims of listed tables that are older than the table itself.
 
-    If a commit of the table references such a file, the table has adopted it. Instances are pickled
-    and sent to Spark executors.
+    If a commit of the table references such a file, the table has adopted it. Instances are sent to
+    Spark executors.
 
     Attributes:
         first: For each prefix, the time from which files do not count as adopted, in microseconds
@@ -328,7 +328,7 @@ def as_listed(table: RememberedTable) -> RememberedTable:
 
 @dataclass(frozen=True, slots=True)
 class FormerFiles:
-    """Number and time of the files that a listing contains under the claims of a dropped table.
+    """Number and time of the listed files under the claims of a dropped table.
 
     Attributes:
         count: Number of files that were written before the table was last read.

@@ -176,7 +176,7 @@ class KeyHashes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ForeignRules:
-    """Finds foreign files in a storage. Instances are pickled and sent to Spark executors.
+    """Finds foreign files in a storage. Instances are sent to Spark executors.
 
     Attributes:
         own_names: For each lake, a regular expression for the file names that its writers use.

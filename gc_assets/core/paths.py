@@ -115,7 +115,7 @@ def bucket_and_key(address: str, scheme: Scheme = S3) -> tuple[str, str]:
     """Split an address into bucket and key. If the address is only a bucket, the key is empty.
 
     Args:
-        address: An address with any spelling of the scheme.
+        address: An address with any synonym of the scheme, such as `s3a`.
         scheme: The expected canonical scheme.
 
     Raises:

@@ -298,8 +298,8 @@ class PlanHeader(RenamedKeys, StrictModel):
         by_kind: Number and size of files for each action and file kind (since 0.2).
         live_by_lake: Number of live files for each lake (since 0.4).
         after_expiry: Files that become garbage through the expiry actions of this plan.
-        held_for_expiry: Files that are not deleted yet, because a history that this plan does not
-            edit needs them.
+        held_for_expiry: Files that are kept, because a history that this plan does not edit needs
+            them.
         unreadable: Unreadable tables, for which purges wait (since 0.4). The plan id depends on the
             tables, but not on their error messages.
         left_out: Files and edits that the plan leaves out, because they cannot succeed at present

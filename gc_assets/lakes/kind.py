@@ -1,4 +1,4 @@
-"""Description of a lake kind, such as `iceberg`. The package of each kind defines one `LakeKind`.
+"""Description of a lake kind, such as `iceberg`. Each kind's package defines one `LakeKind`.
 
 Stages, assets, the CLI and the report rely on these values and never check the name of a kind.
 `lakes/kinds.py` lists all kinds.
@@ -147,7 +147,7 @@ class FileTraits:
         never_committed: Reason recorded for orphans that no commit ever referenced. Files that any
             commit has referenced, including a dangling one, get the `expired` reason.
         named_times: Function that extracts UTC times from the names of keys as an Arrow column,
-            which is null for names without a time. It must be picklable, because it is sent to
+            which is null for names without a time. Like `spellings`, it is pickled and sent to
             Spark executors.
         own_names: Regular expression for file names that this kind's writers create. Kinds need it
             if users choose table locations, because files of other applications may be there. An
@@ -155,8 +155,7 @@ class FileTraits:
             known data files.
         data_names: Like `own_names`, but for data files only.
         spellings: Function that returns all possible names of a file, given one of them, for files
-            of the kind `possible_object`. At least one of the names has to exist. It must be
-            picklable.
+            of the kind `possible_object`. At least one of the names has to exist.
         own_paths: Regular expression for the ends of all paths that the format creates in its
             claims. An uncommitted file with any other path belongs to another application.
     """

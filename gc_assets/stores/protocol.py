@@ -19,7 +19,7 @@ a trait, gc-assets uses another method:
 
 Stores use two roles with separate credentials. `objects`, `plan_listing`, `holder` and `now` use
 the reading role, whereas `editable`, `quarantine`, `acquire` and `probe` use the changing role. A
-store contains no secrets, because it is pickled and sent to Spark executors, which load their own
+store contains no secrets. It is pickled and sent to Spark executors, which load their own
 credentials.
 """
 
@@ -82,8 +82,8 @@ class PlannedAction:
         action: The action to execute.
         size_bytes: Its size.
         etag: Its identity. If another object is found at the key, it is not changed.
-        version_id: Version of the object, in a store with versions. For an unfinished upload, the
-            upload id.
+        version_id: Version of the object in a store with versions, or the id of an unfinished
+            upload.
         source_plan_id: For purges and restores, the plan that quarantined the object.
         kind: The file kind, or None if nothing references the file.
     """
@@ -610,7 +610,7 @@ class Store(Protocol):
             objects.
 
         Raises:
-            OSError: If the store does not answer, for example because a permission is missing.
+            OSError: If the request fails, for example because a permission is missing.
         """
         ...
 

@@ -101,7 +101,7 @@ class CommitDenied(GcError):
 
 
 class CatalogTimedOut(LakeUnreadable):
-    """Raised if the catalog did not answer in time. Another request may take as long."""
+    """Raised if the catalog did not respond in time. Another request may take as long."""
 
 
 class NotLoadable(LakeUnreadable):
@@ -380,7 +380,7 @@ class CatalogClient:
         """Return True if a namespace exists although the catalog does not list it.
 
         Raises:
-            LakeUnreadable: If the catalog does not answer.
+            LakeUnreadable: If the catalog does not respond.
         """
         name = ".".join(namespace)
         try:

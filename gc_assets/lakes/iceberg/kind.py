@@ -1,6 +1,6 @@
 """The lake kind `iceberg`.
 
-Libraries such as pyiceberg are only imported when a function needs them.
+Its libraries are only imported when they are needed.
 """
 
 from __future__ import annotations

@@ -322,12 +322,12 @@ def point_to(client: CatalogClient, tables: Mapping[str, str], name: str) -> tup
 
     Args:
         client: Catalog of these tables.
-        tables: Table names by uuid.
+        tables: Table names, keyed by table UUID.
         name: Name of the published table.
 
     Returns:
-        The uuids of tables that have the property now, and a note for each table on which it could
-        not be set.
+        The UUIDs of tables that have the property now, and a note for each table on which it cannot
+        be set.
     """
     pointed, notes = set[str](), list[str]()
     for uuid, table in tables.items():

@@ -171,8 +171,8 @@ def protect_branches(
     Args:
         client: Client of the repository.
         refs: Refs to mark.
-        rules: Rules for idle branches. Branches without a rule are protected without being
-            examined, because a user may add a rule before the refs are read again.
+        rules: Rules for idle branches. Branches without a rule are protected, because a user may
+            add a rule before the refs are read again.
         staged: Branches with staged objects.
         has_lifecycle: Returns True if commits may delete paths of a branch under lifecycle rules.
         read_only: True if the repository is read-only.

@@ -1,6 +1,6 @@
 """The lake kind `lakefs`.
 
-Libraries that it needs are only imported when a function uses them.
+Its libraries are only imported when they are needed.
 """
 
 from __future__ import annotations

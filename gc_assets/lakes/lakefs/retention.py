@@ -30,8 +30,8 @@ _FOREVER: Final = Cutoff(forever=True)
 def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: datetime, config: LakeFsLakeConfig) -> Retention:
     """Apply the policy to the commit graph.
 
-    `reachable` is in the same order as `commits`. `expiry` is empty, because history in lakeFS is
-    never edited.
+    The rows of `reachable` have the order of `commits`. `expiry` is empty, because history in
+    lakeFS is never edited.
 
     Raises:
         LakeUnreadable: If the refs dump is incomplete, i.e. a head or a parent is not among the

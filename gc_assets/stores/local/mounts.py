@@ -193,7 +193,7 @@ def find_path_aliases(mounts: Sequence[Mount], roots: Mapping[str, str]) -> list
 
     Args:
         mounts: The mounts of a machine.
-        roots: The real path of each storage, by name.
+        roots: The real path of each storage, keyed by storage name.
     """
     parts = [part for storage, root in roots.items() for part in _find_parts(mounts, storage, root.rstrip("/"))]
     found: dict[PathAlias, None] = {}
