@@ -234,9 +234,7 @@ class ConditionalBucket(Protocol):
 
     @property
     def compares_in_batches(self) -> bool:
-        """Whether `delete` sends tokens, so that the server compares them with those of the
-        objects.
-        """
+        """Whether `delete` sends tokens, so that the server compares them."""
         ...
 
     @property

@@ -69,9 +69,7 @@ class OwnBuckets:
         return decoded is not None and decoded.startswith(self.roots)
 
     def has_unusual_spelling(self, url: Url) -> bool:
-        """Return True if an address contains a storage's bucket in any form but
-        `scheme://bucket/key`.
-        """
+        """Return True if an address contains a bucket in any form but `scheme://bucket/key`."""
         first = url.path.split("/")[1]
         if url.scheme == _WEB:
             buckets = self._on_host(url.authority)

@@ -152,9 +152,7 @@ class ExternalAddresses:
         return pc.if_else(has_parent, pc.coalesce(reasons, pa.scalar("an address with a `..` component")), reasons)
 
     def _find_unstable(self, addresses: pa.Array, reasons: pa.Array) -> pa.Array:
-        """Add a reason for addresses in a storage's bucket whose keys readers interpret
-        differently.
-        """
+        """Add a reason for addresses in own buckets whose keys readers interpret differently."""
         is_checked = pc.and_(pc.match_substring_regex(addresses, UNSTABLE_KEY), pc.is_null(reasons))
         if not is_checked.true_count:
             return reasons

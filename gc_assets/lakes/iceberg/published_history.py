@@ -282,9 +282,7 @@ class _Source:
         return pa.concat_tables(map(pa.Table.from_batches, ([batch] for batch in batches))) if batches else _EMPTY
 
     def rows(self, selection: Selection | None = None, added: pa.Table | None = None) -> pa.RecordBatchReader:
-        """Return the selected rows of the history (by default all), followed by the rows in
-        `added`.
-        """
+        """Return the selected rows of the history (default: all), then the rows in `added`."""
 
         def batches() -> Iterator[pa.RecordBatch]:
             for batch in map(self._select, self.read(None)):

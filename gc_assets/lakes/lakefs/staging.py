@@ -1,8 +1,8 @@
 """Find staged objects, which are listed on a branch but not in its head commit.
 
-Comparing the listings of a branch and of its head also finds objects that the server's request
-`prepare_uncommited` omits: files that were uploaded again with the same content, and all objects
-with full addresses. The list that this request returns is read in addition.
+A comparison of the listings of a branch and its head also finds objects that the server's
+`prepare_uncommited` omits: files uploaded again with the same content, and all objects with full
+addresses. The list that this request returns is read in addition.
 """
 
 from __future__ import annotations

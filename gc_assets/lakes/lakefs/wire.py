@@ -69,9 +69,7 @@ class Buffer:
         return values, after
 
     def lengths(self, at: Positions, limits: Positions, what: str) -> tuple[Positions, Positions]:
-        """Read lengths (unsigned varints), verify their limits, and return the positions after
-        them.
-        """
+        """Read lengths (unsigned varints) within limits, and the positions after them."""
         values, after = self.uvarints(at)
         # Compare as unsigned first, because a length of 2^63 or more would become a negative int64.
         if np.any(values > np.uint64(len(self.data))):
