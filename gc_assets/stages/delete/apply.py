@@ -22,6 +22,7 @@ from gc_assets.core.plan import PlanHeader
 from gc_assets.core.units import count_of
 from gc_assets.engine.progress import log_activity, log_progress
 from gc_assets.engine.run_context import RunContext
+from gc_assets.stages.delete.close import close_plan
 from gc_assets.stages.delete.execution import ApplyResult, PlanExecution, phases_of
 from gc_assets.stages.delete.expire import is_expiry_complete
 from gc_assets.stages.delete.uploads import approved_uploads
@@ -58,6 +59,9 @@ def apply_plan(spark: SparkSession, context: RunContext, plan: StoredPlan, phase
     or the lease is lost, the remaining phases do not run. Actions up to that point stay in effect
     and are recorded. Restoring files requires no approval.
 
+    If the plan has begun but is out of date, because its time is over, or because the policy or the
+    quarantine mode changed, it is closed (`close_plan`). Nothing more is removed.
+
     Raises:
         GateRefused: If the plan is not approved, expired before it began, belongs to another
             storage or policy, or does not pass a gate when the lakes are marked. If the first mark
@@ -70,30 +74,29 @@ def apply_plan(spark: SparkSession, context: RunContext, plan: StoredPlan, phase
     refuse_apply(context, plan, phases)
     approved_uploads(state, plan)
     planned_phases = phases_of(header, phases)
-    stale = context.clock.now() >= header.apply_before or header.policy_digest != context.config.policy_digest()
-    stale = stale or context.storage(header.storage).quarantine != header.quarantine
     removes_nothing = tuple(phases) == (RESTORE,)
+    if not removes_nothing and _is_outdated(context, header):
+        return close_plan(spark, context, plan)
     owner = plan.verdict.approved_by or current_user()
     lease = take_lease(context, header.storage, context.store(header.storage), header.plan_id, owner)
     verification_id = f"{header.plan_id}-{lease.token}"
     with hold_lease(lease), ExitStack() as afterwards:
         _delete_abandoned_marks(context, header.storage, lease.token)
         afterwards.callback(_delete_mark, state, verification_id)
-        resumed, ungated = has_started(state, header), stale or removes_nothing
-        verification = make_verification_mark(spark, context, plan, verification_id, ungated=ungated, resumed=resumed)
+        resumed = has_started(state, header)
+        verification = make_verification_mark(spark, context, plan, verification_id, ungated=removes_nothing, resumed=resumed)
         lease.check()
         log = open_log(state.files, log_directory(header, phases), header.plan_id, header.rows + header.uploads.count, header.quarantine)
         if log.is_empty and not removes_nothing:
             _refuse_rejected(context, plan, lease)
-        execution = PlanExecution(spark, context, plan, log, lease, only_interrupted=stale and not removes_nothing)
+        execution = PlanExecution(spark, context, plan, log, lease)
         for number, phase in enumerate(planned_phases, start=1):
             log_activity(f"phase {number:,} of {len(planned_phases):,}: {phase}")
             if phase == EXPIRE:
                 if execution.expire(verification_id):
-                    verification = make_verification_mark(spark, context, plan, verification_id, ungated=ungated, resumed=resumed)
+                    verification = make_verification_mark(spark, context, plan, verification_id, ungated=False, resumed=resumed)
                 execution.publish_histories(verification_id)
-                if not ungated:
-                    execution.record_verified(verification)
+                execution.record_verified(verification)
                 lease.check()
                 continue
             if phase == ABORT:
@@ -101,9 +104,15 @@ def apply_plan(spark: SparkSession, context: RunContext, plan: StoredPlan, phase
                 continue
             execution.execute_phase(phase, execution.revalidate(phase, verification))
             if phase == RESTORE and len(planned_phases) > 1:  # restored metadata may refer to files that were unknown before
-                verification = make_verification_mark(spark, context, plan, verification_id, ungated=ungated, resumed=resumed)
+                verification = make_verification_mark(spark, context, plan, verification_id, ungated=False, resumed=resumed)
                 lease.check()
         return execution.publish(planned_phases)
+
+
+def _is_outdated(context: RunContext, header: PlanHeader) -> bool:
+    policy_changed = header.policy_digest != context.config.policy_digest()
+    mode_changed = header.quarantine != context.storage(header.storage).quarantine
+    return context.clock.now() >= header.apply_before or policy_changed or mode_changed
 
 
 def nothing_to_do(plan: StoredPlan) -> str | None:

@@ -79,9 +79,8 @@ def _batch_group(row: tuple[PlannedAction, QuarantineMode]) -> tuple[int, Quaran
 class OnlyInterrupted:
     """Wraps a `Quarantine` or `UploadAborter`, so that it only finishes interrupted actions.
 
-    This is used if the plan has expired or the policy has changed. Actions that cannot be finished
-    become `denied`, so that the plan ends. Their files stay in place, and a later plan may include
-    them.
+    This is used when a plan is closed, for restores and lookups only. Actions that cannot be
+    finished become `denied`, so that the plan ends. A later plan may include them.
     """
 
     inner: Quarantine | UploadAborter

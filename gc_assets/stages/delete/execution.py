@@ -122,6 +122,8 @@ class PlanExecution:
         not_made: Histories in which an edit was skipped or denied.
         edited_histories: Histories in which an edit was made.
         done_edits: Number of edits made, by lake.
+        only_interrupted: Set when the plan is closed (see `end`). Only interrupted actions are
+            finished.
     """
 
     spark: SparkSession
@@ -129,7 +131,7 @@ class PlanExecution:
     plan: StoredPlan
     log: WriteAheadLog
     lease: Lease
-    only_interrupted: bool
+    only_interrupted: bool = False
     by_outcome: dict[tuple[str, str], Totals] = field(default_factory=dict[tuple[str, str], Totals])
     written: list[WrittenParts] = field(default_factory=list[WrittenParts])
     planned: int = 0
@@ -253,7 +255,7 @@ class PlanExecution:
             True if any edit was pending. The earlier mark is then out of date.
         """
         mark_context = verification_context(self.context, self.plan, verification_id)
-        result = expire_lakes(self.spark, self.context, mark_context, self.plan, self.lease, only_interrupted=self.only_interrupted)
+        result = expire_lakes(self.spark, self.context, mark_context, self.plan, self.lease)
         self.by_outcome |= {(EXPIRE, verdict): Totals(count) for verdict, count in result.counts.items()}
         self.failed, self.not_made, self.edited_histories, self.done_edits = (
             result.failed,
@@ -279,7 +281,7 @@ class PlanExecution:
     def abort(self, mark: VerificationMark) -> None:
         """Abort the plan's multipart uploads. This always runs in the driver."""
         execution = self._upload_execution()
-        self._record_uploads(execution.abort(mark.revalidation, mark.foreign, mark.unreadable, only_interrupted=self.only_interrupted))
+        self._record_uploads(execution.abort(mark.revalidation, mark.foreign, mark.unreadable))
 
     def _upload_execution(self) -> UploadExecution:
         return UploadExecution(self.context, self.plan, self.log, self.lease, self.run.run_id)

@@ -225,9 +225,7 @@ def is_expiry_complete(context: RunContext, plan: StoredPlan) -> bool:
     return all(set(actions) <= ExpiryRecord(context, plan.header, lake).settled_actions() for lake, actions in planned.items())
 
 
-def expire_lakes(
-    spark: SparkSession, context: RunContext, mark: RunContext, plan: StoredPlan, lease: Lease, *, only_interrupted: bool
-) -> ExpiryResult:
+def expire_lakes(spark: SparkSession, context: RunContext, mark: RunContext, plan: StoredPlan, lease: Lease) -> ExpiryResult:
     """Execute the plan's history edits and return their outcomes.
 
     Snapshots are recorded in `snapshot_history` before they are removed.
@@ -235,7 +233,6 @@ def expire_lakes(
     Args:
         mark: The run context of the verification mark.
         lease: The lease on the plan's storage.
-        only_interrupted: If True, finish the edits that an earlier run began, but start no others.
     """
     counts = Counter[str]()
     missed = read_missed_tables(context, plan.header.storage)
@@ -246,14 +243,13 @@ def expire_lakes(
         record = ExpiryRecord(context, plan.header, lake_name)
         settled_actions = record.settled_actions()
         removes = any(action.action == REMOVE_SNAPSHOT for action in actions if action not in settled_actions)
-        if removes and not only_interrupted and not record.is_started and mark.kind(lake_name).table_with(TableRole.HISTORY) is not None:
+        if removes and not record.is_started and mark.kind(lake_name).table_with(TableRole.HISTORY) is not None:
             rows = planned_actions(context.state, plan.published)
             record_removals(spark, mark, lake_name, plan.header.plan_id, rows.filter(pc.equal(rows.column("lake"), lake_name)))
         lease.check()
-        if not only_interrupted:
-            announce_deletions(plan, actions, record)
+        announce_deletions(plan, actions, record)
         kept = {} if shared.is_empty else _find_kept(shared, lake_name, actions)
-        edited |= make_edits(record, actions, lease, unreadable, kept, only_interrupted=only_interrupted)
+        edited |= make_edits(record, actions, lease, unreadable, kept)
         published = _publish(plan, actions, record)
         counts.update(published)
         done_by_lake[lake_name] = published.get(DONE, 0)
@@ -282,8 +278,6 @@ def make_edits(
     lease: Lease,
     unreadable: Sequence[Unreadable] = (),
     kept: Mapping[ExpiryAction, str] = MappingProxyType({}),
-    *,
-    only_interrupted: bool,
 ) -> bool:
     """Execute the pending history edits of a lake and record their outcomes.
 
@@ -296,8 +290,6 @@ def make_edits(
         actions: All planned actions of the lake.
         unreadable: Unreadable tables, whose histories are left unchanged.
         kept: Actions on history that another lake retains, with the reasons. They are skipped.
-        only_interrupted: If True, only finish interrupted edits. New edits and retries are recorded
-            as `changed`, so that the plan ends.
 
     Returns:
         False if every action already had a final outcome, so that nothing was executed.
@@ -307,15 +299,8 @@ def make_edits(
     """
     resumed, recorded = record.is_started, record.outcomes()
     pending = [action for action in actions if action not in recorded or not recorded[action].is_final]
-    if only_interrupted:
-        pending += [action for action in actions if action in recorded and recorded[action].damaged and recorded[action].verdict == FAILED]
     if not pending:
         return False
-    if only_interrupted:
-        outdated = _find_outdated(record, pending, recorded, resumed=resumed)
-        pending = _cancel_actions(record, pending, outdated, recorded, lease, OUT_OF_DATE, resumed=resumed)
-        if not pending:
-            return True
     if not resumed:
         record.record_intent(actions)
     waiting = {
@@ -345,18 +330,6 @@ def end_edits(context: RunContext, plan: StoredPlan, lease: Lease) -> dict[str, 
             record.record_outcomes(outcomes, lease.token)
         counts.update(_publish(plan, actions, record))
     return dict(counts)
-
-
-def _find_outdated(
-    record: ExpiryRecord, pending: Sequence[ExpiryAction], recorded: Mapping[ExpiryAction, EditOutcome], *, resumed: bool
-) -> list[ExpiryAction]:
-    """Return the actions to cancel because the plan is out of date.
-
-    An interrupted history edit may be incomplete, so it has to be finished. All other actions are
-    cancelled. Edits of branches are atomic and therefore never incomplete.
-    """
-    can_finish = resumed and any(lake.name == record.lake for lake in record.context.config.lakes)
-    return [action for action in pending if not can_finish or action in recorded or action.action in BRANCH_EDITS]
 
 
 def _find_without_rule(record: ExpiryRecord, pending: Sequence[ExpiryAction]) -> list[ExpiryAction]:

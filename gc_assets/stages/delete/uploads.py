@@ -126,9 +126,7 @@ class UploadExecution:
     lease: Lease
     run_id: str
 
-    def abort(
-        self, revalidation: Revalidation, foreign: ForeignFindings, unreadable: Sequence[Unreadable], *, only_interrupted: bool
-    ) -> pa.RecordBatch:
+    def abort(self, revalidation: Revalidation, foreign: ForeignFindings, unreadable: Sequence[Unreadable]) -> pa.RecordBatch:
         """Abort the plan's uploads and return their outcomes.
 
         Args:
@@ -147,7 +145,7 @@ class UploadExecution:
         if blocking := [item for item in unreadable if item.blocks_purges]:
             names = ", ".join(item.name for item in blocking[:3])
             skipped = {row.action_key: Result(CHANGED, f"{names} cannot be read, so the upload is deferred") for row in planned}
-        return self._execute(planned, skipped, only_interrupted=only_interrupted)
+        return self._execute(planned, skipped, only_interrupted=False)
 
     def end(self) -> pa.RecordBatch:
         """Return an outcome for each planned upload, without aborting any more uploads.

@@ -45,7 +45,7 @@ from gc_assets.stages.delete.uploads import planned_uploads
 from gc_assets.stages.mark.mark_lake import mark
 from gc_assets.stages.records.accepted_runs import AcceptedRun
 from gc_assets.stages.records.ledger import LogReader
-from gc_assets.stages.records.plans import StoredPlan, override_command
+from gc_assets.stages.records.plans import StoredPlan, has_started, override_command
 from gc_assets.stages.records.set_aside import with_set_aside
 from gc_assets.stages.sweep.clock_lead import find_clock_lead, first_freeze
 from gc_assets.stages.sweep.dropped_tables import DROPPED
@@ -174,8 +174,7 @@ def make_verification_mark(
     """Compute the live files of all lakes again during an apply. The caller must hold the lease.
 
     Args:
-        ungated: If True, ignore the gates. Used for applies that do not remove anything, such as a
-            restore or the end of an outdated plan.
+        ungated: If True, ignore the gates. Only for applies that do not remove anything.
         resumed: True if an earlier apply has already executed part of the plan.
 
     Raises:
@@ -261,6 +260,8 @@ def _describe_mismatch(context: RunContext, plan: StoredPlan, failed: Sequence[G
         advice += " A run of the same date (UTC) reads the refs recorded for that date, so only a run of a later date makes a new plan."
     else:
         advice += " To make a new plan: `gc-assets run`."
+    if has_started(context.state, header):
+        advice += f" To end the plan without further changes: `{command('apply', header.plan_id[:12], end=True)}`."
     return "\n".join([f"plan {header.plan_id[:12]} no longer matches the lakes:", *findings, advice])
 
 

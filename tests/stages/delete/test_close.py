@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -11,11 +13,13 @@ from pyspark.sql import SparkSession
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GateRefused, UsageError
 from gc_assets.core.plan import PlanHeader
+from gc_assets.stages.delete import expire
 from gc_assets.stages.delete.close import close_plan
 from gc_assets.stages.records.ledger import read_quarantine
 from gc_assets.stages.records.plans import execution_directory, find_plan
+from gc_assets.stores.local.quarantine import TrashQuarantine
 from tests.depth import in_turn
-from tests.lakes.iceberg.builder import LakeBuilder
+from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
 from tests.stages.lakehouse import NOW, STORAGE, Lakehouse, counts, days_ago
 
 pytestmark = [pytest.mark.spark, in_turn]
@@ -131,3 +135,65 @@ def test_user_can_end_interrupted_plan_before_its_deadline(interrupted: tuple[La
         close_plan(house.spark, house.run_context(), find_plan(house.config, header.plan_id))
     house.plan()
     assert moved <= house.keys("deletion_plan", action="quarantine")
+
+
+@pytest.mark.parametrize(
+    "phase, settings, waits",
+    [
+        ("purge", {"grace": "100h"}, timedelta(0)),
+        ("quarantine", {}, timedelta(days=4)),
+        ("expire", {"quarantine": "deferred"}, timedelta(0)),
+    ],
+    ids=["policy changed before purge", "time over before quarantine", "mode changed before expire"],
+)
+def test_apply_of_outdated_plan_makes_no_change_that_an_interrupted_apply_was_about_to_make(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phase: str, settings: dict[str, Any], waits: timedelta
+) -> None:
+    house = Lakehouse(spark, tmp_path, settings={"gates": {"max_delete_share": 1.0}})
+    builder = LakeBuilder(house.root)
+    table, large = (builder.table(name, days_ago(60)) for name in ("db.t", "db.large"))
+    for age in (50, 30, 2):
+        table.append(days_ago(age))
+    table.overwrite(days_ago(1))
+    table.leftovers(days_ago(20))
+    for _ in range(12):
+        large.append(days_ago(1))
+    house.lakes = [builder.config("sales")]
+    header = house.plan()
+    house.approve(header, *house.failed_gates(header))
+    if phase == "purge":
+        house.apply(header)
+        house.now += timedelta(days=1)
+        header = house.plan()
+        house.approve(header, *house.failed_gates(header))
+    with monkeypatch.context() as patch:  # the intent is on record, the action is not made
+        patch.setattr(*((expire, "_edit") if phase == "expire" else (TrashQuarantine, "act")), interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            house.apply(header)
+    listed, stored = snapshot_ids(table), stored_keys(house)
+    builder.catalog.drop_table("db.large")
+    with pytest.raises(GateRefused, match="live_drop"):
+        house.apply(header)
+
+    house.settings |= settings
+    house.now += waits
+    applied = counts(house.apply(header).by_outcome)
+    assert sum(number for (at, _), number in applied.items() if at == phase) > 0
+    assert {outcome for (at, outcome) in applied if at == phase} <= {"denied", "changed"}
+    assert snapshot_ids(table) == listed
+    assert stored_keys(house) == stored
+    assert find_plan(house.config, header.plan_id).status_at(house.now) == "partially applied"
+    assert "unfinished_apply" not in house.failed_gates(house.plan())
+
+
+def interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def snapshot_ids(table: TableBuilder) -> list[int]:
+    return [item.snapshot_id for item in table.table.snapshots()]
+
+
+def stored_keys(house: Lakehouse) -> set[str]:
+    """Return the paths of all files in the warehouse and in its trash, without Iceberg's own metadata."""
+    return {str(path) for path in house.warehouse.rglob("*") if path.is_file() and path.name != "lease.json"}

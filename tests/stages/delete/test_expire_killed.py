@@ -38,7 +38,7 @@ class MakeEdits:
 
     def __call__(self) -> None:
         for record, actions in self.work:
-            make_edits(record, actions, self.lease, only_interrupted=False)
+            make_edits(record, actions, self.lease)
 
     def count_settled(self) -> list[int]:
         return [len(record.settled_actions()) for record, _ in self.work]

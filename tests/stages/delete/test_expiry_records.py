@@ -19,7 +19,8 @@ from gc_assets.engine.tables import read_rows
 from gc_assets.lakes.iceberg.lake import IcebergLake
 from gc_assets.lakes.kinds import config_of
 from gc_assets.lakes.protocol import DELETE_IDLE_BRANCH, ExpiryAction, ExpiryOutcome
-from gc_assets.stages.delete.expire import ExpiryRecord, announce_deletions, make_edits, undo_expiry
+from gc_assets.stages.delete import expire
+from gc_assets.stages.delete.expire import ExpiryRecord, announce_deletions, end_edits, make_edits, undo_expiry
 from gc_assets.stages.mark.idle_branches import BranchLog, find_deleted_branches
 from gc_assets.stages.records.plans import StoredPlan, list_damage, load_plan
 from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_LOG
@@ -64,13 +65,16 @@ def take_lease(plan: StoredPlan, clock: Clock) -> LocalLease:
     return acquire(plan.header.location, plan.header.plan_id, "tester", clock)
 
 
-def run_edits(
-    monkeypatch: pytest.MonkeyPatch, record: ExpiryRecord, lease: LocalLease, lake: ScriptedLake, *, stale: bool = False
-) -> dict[str, str]:
+def run_edits(monkeypatch: pytest.MonkeyPatch, record: ExpiryRecord, lease: LocalLease, lake: ScriptedLake) -> dict[str, str]:
     """Return the newest verdict of each edit after a run."""
     monkeypatch.setattr(runs, "open_lake", lambda *_: lake)
-    make_edits(record, EDITS, lease, only_interrupted=stale)
+    make_edits(record, EDITS, lease)
     return {action.snapshot_id: item.verdict for action, item in record.outcomes().items()}
+
+
+def end(monkeypatch: pytest.MonkeyPatch, record: ExpiryRecord, plan: StoredPlan, actions: list[ExpiryAction], lease: LocalLease) -> None:
+    monkeypatch.setattr(expire, "read_actions", lambda *_: {record.lake: actions})
+    end_edits(record.context, plan, lease)
 
 
 def test_each_apply_writes_its_own_outcome_file_per_lease(monkeypatch: pytest.MonkeyPatch, context: RunContext, plan: StoredPlan) -> None:
@@ -157,7 +161,8 @@ def test_damaged_history_blocks_planning_until_its_record_is_removed(
     # The second run finds the snapshots removed, which does not tell whether the tag was lost.
     assert set(run_edits(monkeypatch, record, lease, ScriptedLake([("absent",)] * 4)).values()) == {"failed"}
     assert not record.settled_actions()
-    assert set(run_edits(monkeypatch, record, lease, ScriptedLake([]), stale=True).values()) == {"changed"}
+    end(monkeypatch, record, plan, EDITS, lease)
+    assert {item.verdict for item in record.outcomes().values()} == {"changed"}
     assert "dropped tag audit" in str(record.outcomes()[EDITS[0]].error)
     (messages,) = list_damage(context.state, ["weather", "sales"])
     assert "Lake sales" in messages
@@ -175,7 +180,8 @@ def test_outdated_plan_starts_no_edit_and_gives_up_failed_ones(
 ) -> None:
     record, lease = ExpiryRecord(context, plan.header, "sales"), take_lease(plan, context.clock)
     run_edits(monkeypatch, record, lease, ScriptedLake([("done",), ("failed", "locked"), ("changed", "kept")]))
-    assert run_edits(monkeypatch, record, lease, ScriptedLake([("done",)] * 4), stale=True) == {
+    end(monkeypatch, record, plan, EDITS, lease)
+    assert {action.snapshot_id: item.verdict for action, item in record.outcomes().items()} == {
         "0": "done",
         "1": "changed",
         "2": "changed",
@@ -199,9 +205,7 @@ def test_undo_skips_lakes_that_are_no_longer_configured(context: RunContext, pla
     before = {name: parents_now(lake_at(tree.builder.path), AS_OF) for name, tree in trees.items()}
     lease = take_lease(plan, context.clock)
     for name, tree in trees.items():
-        make_edits(
-            ExpiryRecord(both, header, name), plan_actions(lake_at(tree.builder.path, retention), AS_OF), lease, only_interrupted=False
-        )
+        make_edits(ExpiryRecord(both, header, name), plan_actions(lake_at(tree.builder.path, retention), AS_OF), lease)
     lease.release()
     after = {name: parents_now(lake_at(tree.builder.path), AS_OF) for name, tree in trees.items()}
     assert all(after[name] != before[name] for name in trees)
@@ -240,8 +244,11 @@ class Deletions:
     def record(self) -> ExpiryRecord:
         return ExpiryRecord(self.context, self.plan.header, "weather")
 
-    def make(self, *, stale: bool = False) -> dict[str | None, str]:
-        make_edits(self.record, self.actions, self.lease, only_interrupted=stale)
+    def make(self) -> dict[str | None, str]:
+        make_edits(self.record, self.actions, self.lease)
+        return self.verdicts()
+
+    def verdicts(self) -> dict[str | None, str]:
         return {action.ref_name: item.verdict for action, item in self.record.outcomes().items()}
 
     def interrupt_after_one(self) -> None:
@@ -287,10 +294,17 @@ def test_branch_without_matching_idle_rule_is_not_deleted(deletions: Deletions) 
 
 
 @pytest.mark.parametrize("stale", [True, False], ids=["plan out of date", "rule removed"])
-def test_outdated_branch_deletions_are_not_continued_and_can_be_undone(deletions: Deletions, *, stale: bool) -> None:
+def test_outdated_branch_deletions_are_not_continued_and_can_be_undone(
+    monkeypatch: pytest.MonkeyPatch, deletions: Deletions, *, stale: bool
+) -> None:
     deletions.interrupt_after_one()
     changed = deletions if stale else deletions.with_rules()
-    assert changed.make(stale=stale) == {"tmp-a": "changed", "tmp-b": "changed"}
+    if stale:
+        end(monkeypatch, deletions.record, deletions.plan, deletions.actions, deletions.lease)
+    else:
+        changed.make()
+    monkeypatch.undo()
+    assert changed.verdicts() == {"tmp-a": "changed", "tmp-b": "changed"}
     assert deletions.branches() == {"main", "tmp-b"}
     errors = {item.error or "" for item in deletions.record.outcomes().values()}
     assert all(error.endswith("; it may have been made, because an apply was interrupted") for error in errors)

@@ -160,16 +160,13 @@ def test_no_upload_is_aborted_for_unreadable_table_or_outdated_plan(story: Uploa
     refs, live = [context.table(LAKE_REFS, "sales")], [context.table(LIVE_FILES, "sales")]
     revalidation = Revalidation.of(context, story.header, refs, live, timedelta(0))
     nothing = ForeignFindings(0, ())
-    cases: list[tuple[list[Unreadable], bool, str, str]] = [
-        ([UNREADABLE], False, "changed", "cannot be read"),
-        ([], True, "denied", "out of date"),
-    ]
+    cases = [(False, "changed", "cannot be read"), (True, "denied", "out of date")]
     lease = open_store(f"file://{tmp_path}/").acquire(story.header.plan_id, "tester", Clock())
     with hold_lease(lease):
-        for unreadable, only_interrupted, outcome, reason in cases:
+        for is_outdated, outcome, reason in cases:
             log = open_log(Files(str(tmp_path)), outcome, story.header.plan_id, len(GARBAGE_NAMES))
             execution = UploadExecution(context, plan, log, lease, "run")
-            rows = execution.abort(revalidation, nothing, unreadable, only_interrupted=only_interrupted)
+            rows = execution.end() if is_outdated else execution.abort(revalidation, nothing, [UNREADABLE])
             assert rows.column("outcome").to_pylist() == [outcome] * len(GARBAGE_NAMES)
             assert all(reason in error for error in rows.column("error").to_pylist())
     assert len(story.list_keys()) == len(story.uploads)
