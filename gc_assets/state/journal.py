@@ -41,6 +41,8 @@ from gc_assets.state.schemas import SCHEMA_VERSION
 from gc_assets.state.summaries import DeletionPlanSummary, StorageInventorySummary, Summary
 
 RECEIPT: Final = "_receipt.json"
+# The first file of an apply's write-ahead log.
+APPLY_LOG: Final = "log.json"
 CURRENT: Final = "current.json"
 # `State.repair` renames the receipt of a damaged run to this, so that readers ignore the run.
 SET_ASIDE: Final = f"{RECEIPT}.damaged"
@@ -485,8 +487,15 @@ class State:
         """Check if a run records deletions. The run of a plan does as soon as its apply has begun."""
         if asset != DeletionPlanSummary.TABLE:
             return asset in RECORDS
-        begun = self.files.directories(f"{group}/apply")
-        return any(plan_id.encode() in receipt for plan_id in begun)
+        applied = self.files.directories(f"{group}/apply")
+        return any(plan_id.encode() in receipt and self.has_begun(group, plan_id) for plan_id in applied)
+
+    def has_begun(self, group: str, plan_id: str) -> bool:
+        """Return True if an apply of the plan has begun, so that its write-ahead log exists.
+
+        An apply that is killed before it writes the log can leave a directory behind.
+        """
+        return any(item.name == APPLY_LOG for item in self.files.list(f"{group}/apply/{plan_id}"))
 
     def _missing_receipts(self, group: str, asset: str) -> list[str]:
         return [path for path in sorted(self._published_receipts(group, asset)) if self._receipt_sha256(path) is None]

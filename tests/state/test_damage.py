@@ -133,11 +133,14 @@ def test_missing_file_of_a_deletion_log_is_reported(state: State, name: str) -> 
 def test_repair_keeps_plan_whose_apply_has_begun(state: State) -> None:
     run, parts = start_run(state, "a", asset="deletion_plan")
     found = state.publish(run, receipt(run, parts, summary={"plan_id": "0123abcd"}))
-    state.files.replace("sales/apply/0123abcd/intents", b"")
+    state.files.replace("sales/apply/0123abcd/log.json", b"")
     truncate(root(state) / found.paths()[0])
     assert state.repair() == []
     assert [run.path for run in state.history("sales", "deletion_plan")] == [found.path]
     assert len(state.find_damaged_records()) == 1
+    (root(state) / "sales/apply/0123abcd/log.json").unlink()  # as if the apply had been killed before it wrote the log
+    assert state.repair()
+    assert list(state.history("sales", "deletion_plan")) == []
 
 
 @pytest.mark.parametrize("damage", [Path.unlink, truncate], ids=["missing", "shorter"])

@@ -28,7 +28,7 @@ from gc_assets.core.renamed_keys import RenamedKeys
 from gc_assets.core.suggest import did_you_mean
 from gc_assets.state.files import is_read_only
 from gc_assets.state.index import PastRun
-from gc_assets.state.journal import PublishedTable, State
+from gc_assets.state.journal import APPLY_LOG, PublishedTable, State
 from gc_assets.state.schemas import DELETION_PLAN
 from gc_assets.state.summaries import DeletionPlanSummary, PlanIndexSummary
 
@@ -39,7 +39,7 @@ LIVE_LISTED: Final = "live_listed"
 # Minimum length of the plan ids that users may enter.
 MIN_PLAN_ID: Final = 8
 _RECORDS: Final = "_records.json"
-_FINISHED, _RESTORED, _LOG = "finished.json", "restored.json", "log.json"
+_FINISHED, _RESTORED = "finished.json", "restored.json"
 _ENDS: Final = ("finished_at", "restored_at", "not_done")
 # Statuses of plans that were executed in part. An unfinished plan can be continued. A partially
 # applied one has ended, and some of its rows were left out.
@@ -98,6 +98,11 @@ class PlanRecord(RenamedKeys):
 
     words = RenamedAttribute("approval_events")
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the execution of the plan has ended, or its files were restored."""
+        return self.finished_at is not None or self.restored_at is not None
+
     def verdict(self, needed: int) -> Verdict:
         """Return the decisions. A rejection after the apply has begun does not count."""
         events = sorted(self.approval_events.items(), key=lambda item: _number(item[0]))
@@ -155,7 +160,7 @@ class ListedPlan:
     @property
     def has_ended(self) -> bool:
         """Whether the plan was applied or restored and can therefore not be used again."""
-        return self.record.finished_at is not None or self.record.restored_at is not None
+        return self.record.has_ended
 
     @property
     def accepts_missing_files(self) -> bool:
@@ -288,7 +293,7 @@ def load_plan(config: Config, published: PublishedTable) -> StoredPlan:
     header = _header(state, published)
     events, directory = _read_events(state, header), execution_directory(header)
     names = {item.name for item in state.files.list(directory)}
-    begun = _LOG in names
+    begun = APPLY_LOG in names
     verdict = PlanRecord(approval_events=events, is_started=begun).verdict(config.storage(header.storage).approvals_needed)
     restored = _read(state, f"{directory}/{_RESTORED}", _RestoreRecord) if _RESTORED in names else None
     finished = _read(state, f"{directory}/{_FINISHED}", FinishRecord) if _FINISHED in names else None
@@ -492,7 +497,7 @@ def _find_open_plan(config: Config, clock: Clock, plan_id: str, by: str) -> Stor
 
 def has_started(state: State, header: PlanHeader) -> bool:
     """Return True if an apply of the plan has begun. Restoring its files does not count."""
-    return any(item.name == _LOG for item in state.files.list(execution_directory(header)))
+    return state.has_begun(header.storage, header.plan_id)
 
 
 def refuse_unapproved(plan: StoredPlan) -> None:
@@ -587,8 +592,7 @@ def refuse_other_key(header: PlanHeader, config: Config) -> None:
 
 def used_plan_ids(config: Config, storage_name: str) -> set[str]:
     """Return ids of plans that cannot be used again, because they have ended or were restored."""
-    records = _records(State.of(config), storage_name)
-    return {plan_id for plan_id, record in records.items() if record.finished_at is not None or record.restored_at is not None}
+    return {plan_id for plan_id, record in _records(State.of(config), storage_name).items() if record.has_ended}
 
 
 def refuse_unknown_gates(header: PlanHeader, overrides: tuple[str, ...]) -> None:
@@ -708,10 +712,7 @@ def record_restored(state: State, storage_name: str, plan_id: str, at: datetime,
 
 def unfinished_plans(state: State, storage_name: str) -> list[str]:
     """Return ids of plans whose execution has begun but not ended."""
-    begun = state.files.directories(f"{storage_name}/apply")
-    records = _records(state, storage_name, begun)
-    ended = {plan_id for plan_id, record in records.items() if record.finished_at is not None or record.restored_at is not None}
-    return [plan_id for plan_id in begun if plan_id not in ended]
+    return sorted(plan_id for plan_id, record in _records(state, storage_name).items() if record.is_started and not record.has_ended)
 
 
 def unknown_plans(config: Config, storage_name: str) -> list[str]:
@@ -818,27 +819,24 @@ class _RecordsFile:
             ) from error
 
 
-def _records(state: State, storage_name: str, begun: Sequence[str] | None = None) -> dict[str, PlanRecord]:
+def _records(state: State, storage_name: str) -> dict[str, PlanRecord]:
     """Return the records of all plans that have approval events or have begun.
 
     An event counts only as long as its file exists. If records are missing, they are read from the
     plans' own files and added. This takes few requests, because there are few unfinished plans.
-
-    Args:
-        begun: Ids of the plans that have begun, if the caller has already listed them.
     """
     records_file = _RecordsFile(state, storage_name)
     known = records_file.read()
     names = _names_by_plan(item.name for item in state.files.list(f"{storage_name}/{APPROVALS}"))
-    begun_ids = set(begun if begun is not None else state.files.directories(f"{storage_name}/apply"))
+    applied = set(state.files.directories(f"{storage_name}/apply"))
     found: dict[str, PlanRecord] = {}
-    for plan_id in names.keys() | begun_ids:
+    for plan_id in names.keys() | applied:
         record = known.get(plan_id, PlanRecord())
         approval_events = {
             name: record.approval_events.get(name) or _read_event(state, storage_name, plan_id, name) for name in names.get(plan_id, ())
         }
-        record = record.model_copy(update={"approval_events": approval_events, "is_started": plan_id in begun_ids})
-        if plan_id in begun_ids and record.finished_at is None and record.restored_at is None:
+        record = record.model_copy(update={"approval_events": approval_events, "is_started": plan_id in applied})
+        if record.is_started and not record.has_ended:
             directory = f"{storage_name}/apply/{plan_id}"
             finished, restored = (
                 _read(state, f"{directory}/{_FINISHED}", FinishRecord),
@@ -848,6 +846,8 @@ def _records(state: State, storage_name: str, begun: Sequence[str] | None = None
             if finished is not None:
                 ended |= {"finished_at": finished.at, "not_done": finished.not_done}
             record = record.model_copy(update=ended)
+            if not record.has_ended:
+                record = record.model_copy(update={"is_started": state.has_begun(storage_name, plan_id)})
         found[plan_id] = record
     if any(_has_news(record, known.get(plan_id, PlanRecord())) for plan_id, record in found.items()):
         _store_missing(records_file, found)

@@ -23,6 +23,7 @@ from gc_assets.core.plan import Amount, PlanHeader, seal
 from gc_assets.resources.platform import Platform
 from gc_assets.stages.delete import apply
 from gc_assets.stages.delete.apply import apply_plan, refuse_apply
+from gc_assets.stages.delete.close import close_plan
 from gc_assets.stages.delete.plan import header_of
 from gc_assets.stages.records import plans
 from gc_assets.stages.records.plans import (
@@ -534,6 +535,36 @@ def test_apply_killed_before_it_read_the_rejection_does_not_continue(
     with pytest.raises(GateRefused, match="was rejected by bob at"):
         apply_again(at, header)
     assert [plan.status_at(NOW) for plan in list_plans(at.config)] == ["rejected"]
+
+
+@pytest.mark.parametrize("leftover", [[], [".log.json.0.tmp"]], ids=["after mkdir", "before the rename"])
+def test_apply_killed_before_its_log_exists_has_not_begun(
+    applied: tuple[Platform, PlanHeader], monkeypatch: pytest.MonkeyPatch, leftover: list[str]
+) -> None:
+    at, header = applied
+    directory = file_of(at, execution_directory(header))
+
+    def die(*_: Any) -> None:
+        directory.mkdir(parents=True)
+        for name in leftover:
+            (directory / name).touch()
+        raise InterruptedError("killed")
+
+    monkeypatch.setattr(apply, "open_log", die)
+    with pytest.raises(InterruptedError, match="killed"):
+        apply_again(at, header)
+    monkeypatch.setattr(apply, "open_log", open_log)
+    assert unfinished_plans(State.of(at.config), "warehouse") == []
+    for plan in (*list_plans(at.config), find_plan(at.config, header.plan_id)):
+        assert [plan.status_at(time) for time in (NOW, header.apply_before)] == ["approved", "expired"]
+    with pytest.raises(UsageError, match="no apply has begun it"):
+        close_plan(None, at.run_context(header.run_date), find_plan(at.config, header.plan_id))  # type: ignore[arg-type]
+    reject(at.config, at.clock, header.plan_id, "bob")
+    assert [plan.status_at(NOW) for plan in list_plans(at.config)] == ["rejected"]
+    approve(at.config, at.clock, header.plan_id, "bob")
+    with pytest.raises(InterruptedError, match="first action"):
+        apply_again(at, header)
+    assert unfinished_plans(State.of(at.config), "warehouse") == [header.plan_id]
 
 
 def test_late_rejection_does_not_stop_an_apply_that_has_logged_an_action(
