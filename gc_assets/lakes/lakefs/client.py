@@ -8,12 +8,15 @@ and message, but never credentials.
 
 from __future__ import annotations
 
+import base64
+import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
 from functools import partial
+from itertools import pairwise
 from typing import Any, Final, TypeVar
 
 import urllib3
@@ -47,6 +50,8 @@ _RETRIED: Final = (429, 500, 502, 503, 504)
 _UNKNOWN_ENDPOINT: Final = "invalid API endpoint"
 # A dump of 5,000 commits takes 50 ms. The limit allows for the largest repositories.
 _DUMP_TIMEOUT: Final = timedelta(minutes=20)
+# In JSON, Go replaces each byte that is not UTF-8 with this character.
+_REPLACED: Final = "\ufffd"
 _HINTS: Final = {
     401: "check access_key_id and secret_access_key",
     403: "give the collector's user the permissions that docs/lakefs.md lists",
@@ -124,6 +129,15 @@ class ListedObject:
     address: str
     size_bytes: int
     written_at: int
+
+
+def is_exact(name: str) -> bool:
+    """Return False if the server may have changed a name in its response.
+
+    Paths in lakeFS may contain any bytes, but JSON cannot. Different paths may therefore look the
+    same, and their order may differ.
+    """
+    return _REPLACED not in name
 
 
 class RefDeleted(LakeUnreadable):
@@ -357,35 +371,50 @@ class RepositoryClient:
             response = self._call(what, partial(fetch, token))
             if response.gc_uncommitted_location:
                 locations.append(response.gc_uncommitted_location)
-            token = response.continuation_token
+            token = _rewind(response.continuation_token or "")
             if not token:
                 return list(dict.fromkeys(locations))
-        raise self._unreadable(what, f"page {len(tokens):,} has the token of an earlier page, so the list does not end; run again later")
+        raise self._unreadable(
+            what,
+            f"page {len(tokens):,} has the token of an earlier page, so the list does not end; run again later, or commit staged objects",
+        )
 
     def _pages(self, what: str, fetch: Callable[[str], Any], key: str = "id") -> Iterator[Sequence[Any]]:
         """Yield all pages of a list.
 
         `LakeUnreadable` is raised for an inconsistent page, because a missing item could lose data.
+        A list continues after the last exact name of a page. After any other name, the server would
+        skip items.
         """
         after = ""
         while True:
             page = self._call(f"{what} after {after!r}" if after else what, partial(fetch, after))
             items, pagination = page.results or [], page.pagination
-            names = [after, *(getattr(item, key) for item in items)]
-            if any(one >= other for one, other in zip(names if after else names[1:], names[1 if after else 2 :], strict=False)):
-                raise self._unreadable(what, f"the page after {after!r} is out of order; expected ascending names")
+            names = [getattr(item, key) for item in items]
+            exact = [*([after] if after else []), *filter(is_exact, names)]
+            for one, other in pairwise(exact):
+                if one >= other:
+                    raise self._unreadable(what, f"the page after {after!r} is out of order: {other!r} follows {one!r}")
             if pagination.results != len(items):
                 raise self._unreadable(what, f"the page after {after!r} has {len(items):,} items, but records {pagination.results:,}")
-            yield items
             if not pagination.has_more:
+                yield items
                 return
             if not items or pagination.next_offset != names[-1]:
                 raise self._unreadable(
                     what,
                     f"the page after {after!r} of {len(items):,} items continues after {pagination.next_offset!r}, expected "
-                    f"{names[-1]!r}, its last item: the items between them would be missed",
+                    f"{[after, *names][-1]!r}, its last item: the items between them would be missed",
                 )
-            after = pagination.next_offset
+            count = next((count for count in range(len(names), 0, -1) if is_exact(names[count - 1])), 0)
+            if count == 0:
+                raise self._unreadable(
+                    what,
+                    f"all {len(names):,} names from {names[0]!r} to {names[-1]!r} contain bytes that are not UTF-8, so the list cannot "
+                    "continue after them; rename some of them, and commit",
+                )
+            yield items[:count]
+            after = names[count - 1]
 
     def _call(self, what: str, call: Callable[[], _Result]) -> _Result:
         try:
@@ -408,6 +437,21 @@ class RepositoryClient:
 
     def _unreadable(self, what: str, why: str) -> LakeUnreadable:
         return LakeUnreadable(f"{self._describe(what)}: {why}")
+
+
+def _rewind(token: str) -> str:
+    """Move a continuation token of `prepare_uncommited` back to an exact path.
+
+    In lakeFS 1.84 (`encodeGCUncommittedMark`), it contains the next path in JSON. If this path is
+    not exact, the server would skip objects. It lists some objects again instead.
+    """
+    try:
+        mark = parse_json(base64.b64decode(token, validate=True))
+        path = _read_field(mark, "path", str)
+    except (ValueError, TypeError, KeyError):
+        return token
+    exact = path.partition(_REPLACED)[0]
+    return token if exact == path else base64.b64encode(json.dumps({**mark, "path": exact}).encode()).decode()
 
 
 def _describe_http_error(error: urllib3.exceptions.HTTPError) -> str:

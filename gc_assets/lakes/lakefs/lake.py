@@ -33,7 +33,16 @@ from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.lakefs import containers
 from gc_assets.lakes.lakefs.addresses import DATA, METADATA, RESULTS, Roots, possible_names
 from gc_assets.lakes.lakefs.branches import BranchClient, create_branches, delete_branches, protect_branches
-from gc_assets.lakes.lakefs.client import ACCESS_PAUSE_SECONDS, RefDeleted, RefsDump, Repository, RepositoryClient, RetentionRules, Server
+from gc_assets.lakes.lakefs.client import (
+    ACCESS_PAUSE_SECONDS,
+    RefDeleted,
+    RefsDump,
+    Repository,
+    RepositoryClient,
+    RetentionRules,
+    Server,
+    is_exact,
+)
 from gc_assets.lakes.lakefs.config import DEFAULT_RETENTION_DAYS, LakeFsLakeConfig
 from gc_assets.lakes.lakefs.lifecycle_commits import PathClient, delete_paths, restore_paths
 from gc_assets.lakes.lakefs.metaranges import RangeRef, read_metarange
@@ -154,7 +163,9 @@ class LakeFsLake:
         rules = client.retention_rules() if self._config.retention.source == "server" else None
         min_age = client.link_expiry() + LINK_MARGIN
         refs, sources, staged, dump = self._read_consistent(client, repository, location, rules)
-        changed, has_rule = [item.branch for item in staged], self._config.commit_rule_filter()
+        # An inexact path may be committed. The server is asked whether its branch has changes.
+        changed = [item.branch for item in staged if item.path is not None and is_exact(item.path)]
+        has_rule = self._config.commit_rule_filter()
         refs = protect_branches(self._branch_client(), refs, self._config.idle_rules, changed, has_rule, read_only=repository.read_only)
         roots = Roots.of(location, self._storages, is_renamed=self._is_renamed)
         metadata = self._claim_metadata(client, location, dump)

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.core.objects import Objects
 from gc_assets.lakes.lakefs.addresses import METADATA
-from gc_assets.lakes.lakefs.client import ListedObject, RefDeleted, RepositoryClient
+from gc_assets.lakes.lakefs.client import ListedObject, RefDeleted, RepositoryClient, is_exact
 
 # Listing has to wait for the server, not for the processor.
 _LISTERS: Final = 8
@@ -89,10 +89,14 @@ def _try_staged_on(client: RepositoryClient, branch: str, head: str) -> list[Sta
 
 
 def _staged_on(client: RepositoryClient, branch: str, head: str) -> Iterator[StagedObject]:
-    committed = client.objects(head)
+    """Yield the objects that differ from the head, and all whose path is not exact.
+
+    Such a path cannot be found in the other listing, because several paths may look like it.
+    """
+    committed = (item for item in client.objects(head) if is_exact(item.path))
     committed_item: ListedObject | None = next(committed, None)
     for item in client.objects(branch):
-        while committed_item is not None and committed_item.path < item.path:
+        while is_exact(item.path) and committed_item is not None and committed_item.path < item.path:
             committed_item = next(committed, None)
         if committed_item is None or committed_item.path != item.path or committed_item.address != item.address:
             yield StagedObject(item.address, branch, item.path, item.size_bytes, item.written_at)

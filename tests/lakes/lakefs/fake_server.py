@@ -2,7 +2,8 @@
 
 It responds to the requests of the collector with the format and the faults of the recordings (tests/data/lakefs): full addresses with
 a doubled root of the store, hidden branches only on request, `"branches": null`, and staged entries that `prepare_uncommited` misses.
-It responds to unknown requests with 501, so that no test passes without a response.
+Bytes of paths that are not UTF-8 are lone surrogates in its state (`surrogateescape`), and U+FFFD in its responses, as with Go's
+`json.Marshal`. It responds to unknown requests with 501, so that no test passes without a response.
 """
 
 from __future__ import annotations
@@ -37,8 +38,11 @@ from tests.lakes.lakefs.tables import (
     range_table,
     table,
     text,
+    to_bytes,
 )
 
+# Bytes that are not UTF-8.
+_ESCAPED = re.compile("[\udc80-\udcff]")
 HEXADECIMAL = re.compile(r"[a-fA-F0-9]{1,64}")
 KEY_ID, SECRET = "AKIAIOSFOLKFSSAMPLES", "not-a-real-secret-but-searched-for-in-every-output"
 
@@ -150,7 +154,7 @@ class FakeRepository:
         """Write a commit with its metadata."""
         entries = [
             Entry(path, item.address, 1, self.written.get(item.address, now), 2 if item.is_full else 1)
-            for path, item in sorted(tree.items())
+            for path, item in sorted(tree.items(), key=lambda pair: to_bytes(pair[0]))
         ]
         metarange = ""
         if entries:
@@ -158,7 +162,7 @@ class FakeRepository:
             for first in range(0, len(entries), 3):  # small ranges, so that commits share them
                 part = entries[first : first + 3]
                 range_id = self.write_metadata(range_table(part))
-                ranges.append((range_id, part[0].path.encode(), part[-1].path.encode(), len(part)))
+                ranges.append((range_id, to_bytes(part[0].path), to_bytes(part[-1].path), len(part)))
             metarange = self.write_metadata(metarange_table(ranges))
         self.commits[name] = Commit(name, parents, int(now.timestamp()), metarange, **summary)
         self.trees[name] = dict(tree)
@@ -253,6 +257,8 @@ class FakeServer:
         self.edition: str | None = "lakeFS"
         self.tasks: dict[str, dict[str, str] | None] = {}
         self.pages_of_uncommitted: list[tuple[str, str]] | None = None
+        # Continuation tokens of requests for these pages.
+        self.tokens: list[str | None] = []
         self._listed: dict[str, tuple[dict[str, FakeObject], list[str]]] = {}
         self._lock = threading.Lock()
 
@@ -339,7 +345,7 @@ class FakeServer:
 
     def _paginate(self, items: Mapping[str, Any], query: Mapping[str, str]) -> dict[str, Any]:
         amount = min(int(query.get("amount", "100")), self.page)
-        names, pagination = _page(sorted(items), query.get("after", ""), amount)
+        names, pagination = _page(sorted(items, key=to_bytes), query.get("after", ""), amount)
         return {"pagination": pagination, "results": [items[name] for name in names]}
 
     def _branch(self, repository: FakeRepository, method: str, name: str) -> Answer:
@@ -442,7 +448,7 @@ class FakeServer:
             return 404, {"message": "branch not found"}
         before, paths = self._listed.get(ref, ({}, []))
         if before != seen:
-            paths = sorted(seen)
+            paths = sorted(seen, key=to_bytes)
             self._listed[ref] = seen, paths
         names, pagination = _page(paths, query.get("after", ""), min(int(query.get("amount", "100")), self.page))
         return 200, {"pagination": pagination, "results": [_stats(repository, seen[path]) for path in names]}
@@ -464,6 +470,7 @@ class FakeServer:
 
     def _prepare_uncommitted(self, repository: FakeRepository, body: Mapping[str, Any]) -> Answer:
         run_id = f"g0{len(self.requests):018}"
+        self.tokens.append(body.get("continuation_token"))
         if self.pages_of_uncommitted is not None:
             location, token = self.pages_of_uncommitted.pop(0)
             return 201, {"run_id": run_id, "gc_uncommitted_location": location} | ({"continuation_token": token} if token else {})
@@ -506,7 +513,7 @@ def _describe_commit(commit: Commit) -> dict[str, Any]:
 
 
 def _page(names: list[str], after: str, amount: int) -> tuple[list[str], dict[str, Any]]:
-    start = bisect_right(names, after)
+    start = bisect_right(names, to_bytes(after), key=to_bytes)
     page = names[start : start + amount]
     more = len(names) > start + amount
     return page, {"has_more": more, "max_per_page": 1000, "next_offset": page[-1] if more else "", "results": len(page)}
@@ -548,13 +555,13 @@ def _handler(server: FakeServer) -> type[BaseHTTPRequestHandler]:
             if self.headers.get("Authorization") != expected:
                 status, body = 401, {"message": "error authenticating request"}
             else:
-                query = dict(parse_qsl(url.query))
+                query = dict(parse_qsl(url.query, errors="surrogateescape"))
                 status, body = server.answer(method, url.path.removeprefix("/api/v1"), query, json.loads(raw) if raw else {})
             if status == 0:  # the connection is lost
                 self.close_connection = True
                 self.connection.close()
                 return
-            content = body if isinstance(body, bytes) else json.dumps(body).encode()
+            content = body if isinstance(body, bytes) else _ESCAPED.sub("\ufffd", json.dumps(body, ensure_ascii=False)).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(content)))

@@ -20,6 +20,11 @@ SET = b"\x01" + bytes(7)
 SEPARATOR = b"\x11" + bytes(7)
 
 
+def to_bytes(path: str) -> bytes:
+    """Encode a path, in which lone surrogates are bytes that are not UTF-8."""
+    return path.encode(errors="surrogateescape")
+
+
 def uvarint(value: int) -> bytes:
     out = bytearray()
     while value >= 0x80:
@@ -47,7 +52,7 @@ def _identity(pairs: Sequence[tuple[bytes, bytes]], properties: Mapping[str, str
     content = hashlib.sha256()
     for piece in (piece for pair in pairs for piece in pair):
         content.update(b"%d%b|" % (len(piece), piece))
-    given = sorted((k.encode(), v.encode()) for k, v in properties.items() if k not in {"min_key", "max_key", "count"})
+    given = sorted((k.encode(), to_bytes(v)) for k, v in properties.items() if k not in {"min_key", "max_key", "count"})
     content.update(b"\x04\x02\x08" + struct.pack(">q", len(given)) + _marshal([text for pair in given for text in pair]))
     return content.hexdigest()
 
@@ -78,7 +83,7 @@ class TableWriter:
         two_level = self.two_level if self.two_level is not None else sum(len(k) + len(v) for k, v in index) > self.block_bytes
         if two_level:
             index = [(part[-1][0], self._handle(self._put(self._block(part, 1)))) for part in self._chunks(index)]
-        props = {name.encode(): value.encode() for name, value in (properties or {}).items()}
+        props = {name.encode(): to_bytes(value) for name, value in (properties or {}).items()}
         props |= {
             b"rocksdb.num.entries": uvarint(len(pairs) if self.num_entries is None else self.num_entries),
             b"rocksdb.block.based.table.index.type": struct.pack("<I", self.index_type if self.index_type is not None else 2 * two_level),
@@ -162,8 +167,12 @@ class Entry:
         data = text(1, self.address) + text(2, timestamp(self.written_at)) + number(3, self.size_bytes) + text(4, "0" * 32)
         data += b"".join(text(5, text(1, k) + text(2, v)) for k, v in self.metadata.items())
         data += (number(6, self.address_type) if self.address_type else b"") + text(7, "application/octet-stream")
-        identity = hashlib.sha256(f"{self.size_bytes} {self.path}".encode()).digest()
-        return self.path.encode(), encode_value(identity, data)
+        identity = hashlib.sha256(to_bytes(f"{self.size_bytes} {self.path}")).digest()
+        return to_bytes(self.path), encode_value(identity, data)
+
+
+def _to_text(key: bytes) -> str:
+    return key.decode(errors="surrogateescape")
 
 
 def table(pairs: Sequence[tuple[bytes, bytes]], table_type: str, writer: TableWriter | None = None, **properties: Any) -> Table:
@@ -171,7 +180,7 @@ def table(pairs: Sequence[tuple[bytes, bytes]], table_type: str, writer: TableWr
     ordered = sorted(pairs)
     own = {"type": table_type, "count": str(len(ordered))}
     if ordered:
-        own |= {"min_key": ordered[0][0].decode(), "max_key": ordered[-1][0].decode()}
+        own |= {"min_key": _to_text(ordered[0][0]), "max_key": _to_text(ordered[-1][0])}
     return (writer or TableWriter()).write(ordered, {name: value for name, value in (own | properties).items() if value is not None})
 
 

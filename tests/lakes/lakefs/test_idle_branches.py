@@ -64,6 +64,13 @@ def test_undo_recreates_deleted_branch_at_its_head(builder: RepositoryBuilder, l
     assert builder.repository.branches[TMP].head == action.snapshot_id
 
 
+def test_path_that_is_not_utf8_is_no_uncommitted_change(builder: RepositoryBuilder, lake: LakeFsLake) -> None:
+    builder.stage(TMP, b"caf\xe9".decode(errors="surrogateescape"))
+    assert protections(lake)[TMP] == "it has uncommitted changes"
+    builder.commit(TMP)
+    assert protections(lake)[TMP] is None
+
+
 def test_branch_that_moved_after_plan_is_kept(builder: RepositoryBuilder, lake: LakeFsLake) -> None:
     action = deletion(builder)
     head = builder.commit(TMP, data_2=b"y")

@@ -5,7 +5,9 @@ H1 to H20 are hazards of lakeFS's own garbage collector. `test_hazards.py` lists
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import json
 import pickle
 from collections.abc import Iterator
 from dataclasses import replace
@@ -24,7 +26,7 @@ from tests.lakes.lakefs.fake_server import KEY_ID, SECRET, Branch, Commit, FakeO
 from tests.lakes.lakefs.lakefs_lakes import FAR_FUTURE, commits_of, config_of, graph_of, serve, states
 from tests.lakes.lakefs.recorded_server import recorded_repository
 from tests.lakes.lakefs.recordings import Recording
-from tests.lakes.lakefs.tables import Entry, metarange_table, range_table
+from tests.lakes.lakefs.tables import Entry, metarange_table, range_table, to_bytes
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 DAY = 86_400
@@ -41,11 +43,12 @@ class Builder:
 
     def commit(self, name: str, parents: list[str], days_ago: float, tree: dict[str, str], **summary: Any) -> str:
         listed = {path: FakeObject(path, address, 1, 0) for path, address in tree.items()}
-        entries = [Entry(path, address, address_type=2 if "://" in address else 1) for path, address in sorted(tree.items())]
+        ordered = sorted(tree.items(), key=lambda pair: to_bytes(pair[0]))
+        entries = [Entry(path, address, address_type=2 if "://" in address else 1) for path, address in ordered]
         metarange = ""
         if entries:
             range_id = self.repository.write_metadata(range_table(entries))
-            low, high = entries[0].path.encode(), entries[-1].path.encode()
+            low, high = to_bytes(entries[0].path), to_bytes(entries[-1].path)
             metarange = self.repository.write_metadata(metarange_table([(range_id, low, high, len(entries))]))
         created = int(NOW.timestamp() - days_ago * DAY)
         self.repository.commits[name] = Commit(name, parents, created, metarange, **summary)
@@ -513,7 +516,7 @@ def test_page_out_of_order_stops_the_run(lake: tuple[LakeFsLake, FakeServer]) ->
     page = {"has_more": False, "next_offset": "", "results": 2, "max_per_page": 1000}
     body = {"pagination": page, "results": [{"id": name, "commit_id": "first"} for name in ("main", "dev")]}
     lake[1].fault = lambda method, path, query: (200, body) if path.endswith("/branches") else None
-    with pytest.raises(LakeUnreadable, match="out of order"):
+    with pytest.raises(LakeUnreadable, match="out of order: 'dev' follows 'main'"):
         lake[0].freeze(NOW)
 
 
@@ -539,6 +542,68 @@ def test_paged_server_lists_are_read_completely(builder: Builder, lake: tuple[La
     refs = lake[0].freeze(NOW)
     assert len(refs.refs) == 19
     assert len(pinned_keys(refs, builder.repository.namespace)) == 9
+
+
+def raw_path(path: bytes) -> str:
+    return path.decode(errors="surrogateescape")
+
+
+@pytest.mark.parametrize("page", [1000, 3, 2])
+def test_objects_after_path_that_is_not_utf8_are_listed(builder: Builder, lake: tuple[LakeFsLake, FakeServer], page: int) -> None:
+    """The server's JSON has U+FFFD for such bytes, and continuing after that name would skip `b\u00e9`."""
+    raw = raw_path(b"b\x80")
+    builder.commit("head", ["first"], 1, {"a": "data/p/a", raw: "data/p/raw", "b\u00e9": "data/p/committed", "c": "data/p/c"})
+    builder.branch("main", "head")
+    builder.stage("main", "b\u00e9", "data/p/staged")
+    lake[1].page = page
+    # The server's own list does not contain it (H5).
+    lake[1].pages_of_uncommitted = [("", "")]
+    pinned = pinned_keys(lake[0].freeze(NOW), builder.repository.namespace)
+    assert "data/p/staged" in pinned
+    assert pinned <= {"data/p/staged", "data/p/raw"}
+
+
+def test_page_of_only_paths_that_are_not_utf8_stops_run(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
+    for number in range(4):
+        builder.stage("main", raw_path(b"b/%d\x80" % number), f"data/p/{number}")
+    lake[1].page = 3
+    with pytest.raises(LakeUnreadable, match=r"to 'b/2\ufffd' contain bytes that are not UTF-8.*; rename some"):
+        lake[0].freeze(NOW)
+
+
+def test_paths_that_look_the_same_are_listed(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
+    """Two Latin-1 names differ only in a byte that the server's JSON does not contain."""
+    for name in (b"caf\xe8.csv", b"caf\xe9.csv"):
+        builder.stage("main", raw_path(name), f"data/p/{name[3]}")
+    lake[1].pages_of_uncommitted = [("", "")]
+    pinned = pinned_keys(lake[0].freeze(NOW), builder.repository.namespace)
+    assert pinned == {"data/p/232", "data/p/233"}
+
+
+def test_object_staged_at_path_that_is_not_utf8_is_live(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
+    """Another committed path may look the same, with the same object."""
+    builder.commit("head", ["first"], 1, {raw_path(b"x\x80"): "data/p/x"})
+    builder.branch("main", "head")
+    builder.repository.branches["main"].staged = {
+        raw_path(b"x\x80"): None,
+        raw_path(b"x\x81"): FakeObject(raw_path(b"x\x81"), "data/p/x", 1, 0),
+    }
+    lake[1].pages_of_uncommitted = [("", "")]
+    refs = lake[0].freeze(NOW)
+    assert "data/p/x" in pinned_keys(refs, builder.repository.namespace)
+    assert [item.path for item in refs.uncommitted] == ["x\ufffd"]
+
+
+@pytest.mark.parametrize("path, sent", [("a/b\ufffdc", "a/b"), ("\ufffd", ""), ("a/b", "a/b")])
+def test_uncommitted_list_continues_before_path_that_is_not_utf8(lake: tuple[LakeFsLake, FakeServer], path: str, sent: str) -> None:
+    """The token has the path of the next object in JSON, with the same U+FFFD as in lists."""
+
+    def encode_token(value: str) -> str:
+        return base64.b64encode(json.dumps({"branch": "main", "path": value, "run_id": "r", "key": ""}).encode()).decode()
+
+    lake[1].pages_of_uncommitted = [("", encode_token(path)), ("", "")]
+    lake[0].freeze(NOW)
+    assert lake[1].tokens[-1] == encode_token(sent)
 
 
 def test_all_pages_of_uncommitted_list_are_read(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
