@@ -24,6 +24,8 @@ METADATA: Final = "_lakefs/"
 RESULTS: Final = f"{METADATA}retention/lc/"
 _SCHEME: Final = "^[A-Za-z][A-Za-z0-9+.-]*://"
 _LOCAL: Final = "local://"
+# Linux does not open longer paths, and keys in buckets have at most 1,024 characters.
+LONGEST_KEY: Final = 4_096
 
 
 def is_full(addresses: pa.Array, types: pa.Array) -> pa.Array:
@@ -123,14 +125,20 @@ def _spellings(roots: Roots, address: str) -> Iterator[str]:
         yield decoded
 
 
+def _list_suffixes(path: str) -> list[str]:
+    """Return the suffixes of a path that begin after a slash, longest first, if they can be keys."""
+    longest = path if len(path) <= LONGEST_KEY else path[-LONGEST_KEY - 1 :].partition("/")[2]
+    steps = longest.split("/")
+    return [end for end in ("/".join(steps[position:]) for position in range(len(steps))) if end]
+
+
 def _names_of(roots: Roots, address: str) -> Iterator[str]:
     if not roots.has_other_names(address):
         yield address
         return
     path = address.partition("://")[2].lstrip("/")
     itself = f"file:///{path}" if address.startswith(_LOCAL) else address
-    steps = path.split("/")
-    ends = [end for end in ("/".join(steps[position:]) for position in range(len(steps))) if end]
+    ends = _list_suffixes(path)
     full = (f"file:///{end}" for end in ends if f"file:///{end}".startswith((roots.location, *roots.others)))
     names = dict.fromkeys((itself, *full, *(name for end in ends for name in roots.names_under_roots(end))))
     if address.startswith(roots.others):  # The address is in a storage.
