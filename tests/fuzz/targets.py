@@ -22,10 +22,10 @@ from gc_assets.lakes.icechunk.envelope import HEADER_BYTES
 from gc_assets.lakes.icechunk.refs import parse_head
 from gc_assets.lakes.icechunk.repo_info import parse_repo
 from gc_assets.lakes.icechunk.repo_writer import write_repo
-from gc_assets.lakes.icechunk.virtual_locations import parse_chunk_containers
+from gc_assets.lakes.icechunk.virtual_locations import parse_chunk_containers, parse_yaml_containers
 from gc_assets.lakes.kinds import config_models
 from gc_assets.lakes.lakefs.lifecycle_rules import parse_rules
-from gc_assets.lakes.protocol import Container
+from gc_assets.lakes.protocol import Container, NamedPrefixes
 from gc_assets.s3 import pages
 from gc_assets.state.files import Files
 from gc_assets.state.index import Index, IndexEntry
@@ -80,6 +80,7 @@ def _documents(root: Path) -> Iterator[Seed]:
     yield Seed("iceberg view", gzip.compress(_VIEW), lambda raw: len(parse_view(NAME, raw).view_uuid))
     for path in sorted(root.rglob("ref.json"))[:1]:
         yield Seed("icechunk ref", path.read_bytes(), lambda raw: len(parse_head(NAME, raw)))
+    yield Seed("icechunk config.yaml", _CONTAINERS, lambda raw: _count(parse_yaml_containers(NAME, raw)))
     yield Seed("lakeFS rules", _RULES, lambda raw: len(parse_rules(NAME, raw.decode("utf-8", "replace"))))
     yield Seed("lakes.yaml", _CONFIG, lambda raw: len(_config(root, raw).lakes))
     yield from _icechunk_2(root / "recordings")
@@ -110,7 +111,7 @@ def _icechunk_2(root: Path) -> Iterator[Seed]:
             for raw in _both_forms(file):
                 yield Seed(f"icechunk 2 {kind}", raw, lambda raw, of=container, names=containers: decode_icechunk(of, raw, names).num_rows)
         if info.config is not None:
-            yield Seed("icechunk configuration", info.config, _containers_in)
+            yield Seed("icechunk configuration", info.config, lambda raw: _count(parse_chunk_containers(NAME, raw)))
 
 
 def _both_forms(path: Path) -> tuple[bytes, bytes]:
@@ -118,8 +119,7 @@ def _both_forms(path: Path) -> tuple[bytes, bytes]:
     return raw, raw[: HEADER_BYTES - 1] + b"\0" + payload_of(raw)
 
 
-def _containers_in(config: bytes) -> int:
-    found = parse_chunk_containers(NAME, config)
+def _count(found: NamedPrefixes) -> int:
     if found.error is not None:
         raise FormatError(found.error)
     return len(found.prefixes)
@@ -141,6 +141,12 @@ storages:
 lakes:
   - {name: sales, kind: iceberg, catalog: {type: sql, uri: "sqlite:////lakes/catalog.db"}}
   - {name: weather, kind: icechunk, location: "file:///lakes/lake/weather/", retention: {default: 30d}}
+"""
+_CONTAINERS: Final = b"""
+inline_chunk_threshold_bytes: 12
+storage: {retries: {max_tries: 1}, timeouts: null, unsafe_use_metadata: false}
+virtual_chunk_containers:
+  s3://bucket/pre/: {name: box, url_prefix: "s3://bucket/pre/", store: !s3 {region: us-east-1}}
 """
 _CONTENTS: Final = (
     b"<Contents><Key>%s</Key><LastModified>2026-11-22T03:00:00.000Z</LastModified><ETag>&quot;e&quot;</ETag><Size>4</Size>"

@@ -37,7 +37,9 @@ def test_damaged_files_are_refused_or_read_in_bounded_time() -> None:
     assert int(done.stdout.split()[-5].replace(",", "")) > 1000
 
 
-@pytest.mark.parametrize("reader", ["iceberg metadata", "icechunk ref", "index of the state", "lakeFS rules", "lakes.yaml"])
+@pytest.mark.parametrize(
+    "reader", ["iceberg metadata", "icechunk config.yaml", "icechunk ref", "index of the state", "lakeFS rules", "lakes.yaml"]
+)
 def test_error_for_deeply_nested_document_contains_the_file(readers: dict[str, Seed], reader: str) -> None:
     with pytest.raises(GcError) as caught:
         readers[reader].read(b"[" * 100_000)

@@ -10,7 +10,7 @@ rest.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote, unquote_to_bytes
@@ -27,17 +27,38 @@ from gc_assets.lakes.protocol import NamedPrefixes
 
 # A configuration has a few kilobytes. For a much larger one, the parser would need a minute.
 MAX_CONFIG_BYTES: Final = 4 * 2**20
+MAX_CONFIG_NODES: Final = 100_000
+MAX_CONFIG_DEPTH: Final = 50
+_NULL_TAG: Final = "tag:yaml.org,2002:null"
+_MERGE_TAG: Final = "tag:yaml.org,2002:merge"
+_STRING_TAG: Final = "tag:yaml.org,2002:str"
 _NAMED: Final = re.compile(r"vcc://([^/]*)/(.*)", re.DOTALL | re.IGNORECASE)
 _NAMED_PATTERN: Final = "(?i)^vcc:"
 _PATH: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*:(?://[^/]*)?)?(/.*)", re.DOTALL)
 _DOTS: Final = "(?i)/(?:[.]|%2e){1,2}(?:/|$)"
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML loader that reads tagged values such as `!s3 {…}` as None."""
+class _Composer(yaml.SafeLoader):
+    """Composes the nodes of a document, with limits on their number and depth.
 
+    Values are not constructed, because merge keys and numbers can take hours. The library writes no
+    anchors and aliases, which can repeat a node many times.
+    """
 
-_Loader.add_multi_constructor("", lambda *_: None)  # pyright: ignore[reportUnknownMemberType, reportUnknownLambdaType]
+    nodes = 0
+    depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        event = self.peek_event()
+        if getattr(event, "anchor", None) is not None:
+            raise FormatError(f"line {event.start_mark.line + 1}: anchors and aliases are not supported")
+        self.nodes += 1
+        self.depth += 1
+        if self.nodes > MAX_CONFIG_NODES or self.depth > MAX_CONFIG_DEPTH:
+            raise FormatError(f"expected at most {MAX_CONFIG_NODES:,} nodes and {MAX_CONFIG_DEPTH} levels")
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
 
 
 def read_chunk_containers(objects: Objects, repository: str) -> NamedPrefixes:
@@ -49,13 +70,23 @@ def read_chunk_containers(objects: Objects, repository: str) -> NamedPrefixes:
     address = f"{repository}/config.yaml"
     try:
         raw = objects.read(address)
-        if len(raw) > MAX_CONFIG_BYTES:
-            return NamedPrefixes({}, f"{address} has {len(raw):,} bytes; expected at most {MAX_CONFIG_BYTES:,}")
-        return NamedPrefixes(dict(_unique_prefixes(_yaml_containers(raw))))
     except FileNotFoundError:
         return NamedPrefixes({})
-    except (OSError, ValueError, FormatError) as error:
+    except OSError as error:
         return NamedPrefixes({}, f"{address} cannot be read: {error}")
+    return parse_yaml_containers(address, raw)
+
+
+def parse_yaml_containers(source: str, config: bytes) -> NamedPrefixes:
+    """Read the virtual chunk containers from the content of `config.yaml` (spec version 1).
+
+    If the configuration cannot be read, the result contains the reason.
+
+    Args:
+        source: Name of the configuration for error messages.
+        config: The configuration as a YAML document.
+    """
+    return _parse(source, config, _yaml_containers)
 
 
 def parse_chunk_containers(source: str, config: bytes | None) -> NamedPrefixes:
@@ -69,10 +100,14 @@ def parse_chunk_containers(source: str, config: bytes | None) -> NamedPrefixes:
     """
     if config is None:
         return NamedPrefixes({})
+    return _parse(source, config, lambda config: _flexbuffer_containers(FlexReader("the FlexBuffer", config)))
+
+
+def _parse(source: str, config: bytes, read: Callable[[bytes], Iterator[tuple[Any, Any]]]) -> NamedPrefixes:
     if len(config) > MAX_CONFIG_BYTES:
         return NamedPrefixes({}, f"{source} has {len(config):,} bytes; expected at most {MAX_CONFIG_BYTES:,}")
     try:
-        return NamedPrefixes(dict(_unique_prefixes(_flexbuffer_containers(FlexReader("the FlexBuffer", config)))))
+        return NamedPrefixes(dict(_unique_prefixes(read(config))))
     except FormatError as error:
         return NamedPrefixes({}, f"{source} cannot be read: {error}")
 
@@ -95,17 +130,33 @@ def _yaml_containers(raw: bytes) -> Iterator[tuple[Any, Any]]:
         FormatError: If the document is not a configuration.
     """
     try:
-        document = yaml.load(raw.decode(), _Loader)  # noqa: S506  (a subclass of the safe loader)
-    except (yaml.YAMLError, RecursionError) as error:
-        raise FormatError(" ".join(str(error).split())) from error
-    if not isinstance(document, Mapping | None):
-        raise FormatError(f"expected a mapping, found {type(document).__name__}")
-    containers: Any = (document or {}).get("virtual_chunk_containers")
-    if not isinstance(containers, Mapping | None):
-        raise FormatError(f"expected a mapping in virtual_chunk_containers, found {type(containers).__name__}")
-    for container in (containers or {}).values():
-        if isinstance(container, Mapping):
-            yield container.get("name"), container.get("url_prefix")
+        root = yaml.compose(raw.decode(), _Composer)
+    except FormatError:
+        raise
+    except Exception as error:  # PyYAML raises many types, for example OverflowError for an escape
+        raise FormatError(" ".join(f"{type(error).__name__}: {error}".split())) from error
+    containers = _fields(root, "the configuration").get("virtual_chunk_containers")
+    for container in _fields(containers, "virtual_chunk_containers").values():
+        if isinstance(container, yaml.MappingNode):
+            fields = _fields(container, "a container")
+            yield _text(fields.get("name")), _text(fields.get("url_prefix"))
+
+
+def _fields(node: yaml.Node | None, source: str) -> dict[str, yaml.Node]:
+    """Return the values of a mapping by key. An empty value counts as an empty mapping."""
+    if node is None or node.tag == _NULL_TAG:
+        return {}
+    if not isinstance(node, yaml.MappingNode):
+        raise FormatError(f"expected a mapping in {source}, found {node.tag.rpartition(':')[2]}")
+    pairs: list[tuple[yaml.Node, yaml.Node]] = node.value
+    if any(key.tag == _MERGE_TAG for key, _ in pairs):
+        raise FormatError(f"merge keys (<<) are not supported in {source}")
+    return {key.value: value for key, value in pairs if key.tag == _STRING_TAG}
+
+
+def _text(node: yaml.Node | None) -> str | None:
+    """Return a string. None for other values, and for tagged values such as `!s3 {…}`."""
+    return node.value if isinstance(node, yaml.ScalarNode) and node.tag == _STRING_TAG else None
 
 
 def _unique_prefixes(containers: Iterable[tuple[Any, Any]]) -> Iterator[tuple[str, str]]:

@@ -17,6 +17,7 @@ from gc_assets.lakes.icechunk.repo_info import parse_repo
 from gc_assets.lakes.icechunk.virtual_locations import (
     MAX_CONFIG_BYTES,
     parse_chunk_containers,
+    parse_yaml_containers,
     read_chunk_containers,
     spellings,
     virtual_addresses,
@@ -25,7 +26,10 @@ from gc_assets.lakes.protocol import NamedPrefixes
 from gc_assets.stores.local.objects import LocalObjects
 from tests.lakes.icechunk.v2.recordings import unpack_recording
 
+RECORDED = Path(__file__).parents[2] / "data" / "icechunk" / "virtual-chunk-containers"
 CONTAINERS = NamedPrefixes({"box": "file:///data/a/", "my box": "s3://bucket/pre/", "Box": "gcs://other/", "é": "file:///é/"})
+# Each level refers to the level before nine times, so that expanding them takes hours.
+MERGE_KEYS = "a0: &a0 {x: 1}\n" + "".join(f"a{level}: &a{level} {{<<: [{', '.join([f'*a{level - 1}'] * 9)}]}}\n" for level in range(1, 13))
 
 
 def addresses(*locations: str) -> tuple[set[str], list[str]]:
@@ -118,7 +122,7 @@ def test_chunk_containers_are_read_from_current_configuration(tmp_path: Path) ->
       e: {name: disk, url_prefix: "file:///data/", store: !local_file_system /data/}
     """
     assert write_config(tmp_path, text) == NamedPrefixes({"box": "s3://bucket/pre/", "disk": "file:///data/"})
-    for empty in ("", "virtual_chunk_containers: null", "storage: !x y"):
+    for empty in ("", "null", "virtual_chunk_containers: null", "storage: !x y"):
         assert write_config(tmp_path, empty) == NamedPrefixes({})
 
 
@@ -127,11 +131,16 @@ def test_chunk_containers_are_read_from_current_configuration(tmp_path: Path) ->
     [
         ("virtual_chunk_containers: [", "expected the node content"),
         ("virtual_chunk_containers: [a]", "expected a mapping in virtual_chunk_containers"),
-        ("[1]", "expected a mapping, found list"),
+        ("[1]", "expected a mapping in the configuration, found seq"),
         ("virtual_chunk_containers: {a: {name: x}}", "'x' has no url_prefix"),
         ("virtual_chunk_containers: {a: {name: x, url_prefix: 5}}", "'x' has no url_prefix"),
         (b"\xff\xfe\x00", "cannot be read"),
-        ("[" * 100_000, "cannot be read"),
+        ("[" * 100_000, "expected at most 100,000 nodes and 50 levels"),
+        ("- \n" * 100_001, "expected at most 100,000 nodes and 50 levels"),
+        (MERGE_KEYS, "line 1: anchors and aliases are not supported"),
+        ("a: {<<: {x: 1}}\n<<: {virtual_chunk_containers: null}", "merge keys (<<) are not supported in the configuration"),
+        ("virtual_chunk_containers: {a: {<<: {name: x}}}", "merge keys (<<) are not supported in a container"),
+        ('a: "\\UFFFFFFFF"', "OverflowError"),
         ("#" * (MAX_CONFIG_BYTES + 1), "expected at most"),
     ],
 )
@@ -143,6 +152,20 @@ def test_unreadable_configuration_fails_only_if_location_needs_it(tmp_path: Path
     with pytest.raises(FormatError, match=r"config\.yaml"):
         virtual_addresses("manifest x", pa.array(["vcc://box/q"]), containers)
     assert virtual_addresses("manifest x", pa.array(["s3://bucket/q"]), containers).files.to_pylist() == ["s3://bucket/q"]
+
+
+@pytest.mark.parametrize("value", ["!!bool foo", '!!int ""', "!!timestamp x", "? [a]", "1" + ":1" * 300_000])
+def test_values_of_other_settings_are_not_interpreted(tmp_path: Path, value: str) -> None:
+    """A sexagesimal number of 300,000 digits would take minutes."""
+    text = f'caching:\n  {value}\nvirtual_chunk_containers: {{a: {{name: box, url_prefix: "s3://one/"}}}}'
+    assert write_config(tmp_path, text) == NamedPrefixes({"box": "s3://one/"})
+
+
+def test_configuration_that_the_library_wrote_is_read() -> None:
+    """Library 2.3 writes no anchors, aliases or merge keys, even for names such as `&a`, `*a` and `<<`."""
+    raw = (RECORDED / "reader" / "config.yaml").read_bytes()
+    expected = {"box": "file:///recorded/source/chunks/", "my box": "file:///recorded/source/"}
+    assert parse_yaml_containers("config.yaml", raw) == NamedPrefixes(expected)
 
 
 def test_configuration_that_is_directory_raises_error(tmp_path: Path) -> None:
