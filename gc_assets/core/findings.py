@@ -52,6 +52,8 @@ def run_check(subject: str, check: str, inspect: Callable[[], Iterator[Finding]]
         yield from inspect()
     except (GcError, OSError) as error:
         yield Finding(subject, check, FAIL, str(error), _FIX_FIRST, cause_of(error))
+    except Exception as error:  # noqa: BLE001  (doctor continues with the other checks)
+        yield Finding(subject, check, FAIL, f"{type(error).__name__}: {error}", _FIX_FIRST)
 
 
 def skip_check(subject: str, check: str, needed: str) -> Finding:

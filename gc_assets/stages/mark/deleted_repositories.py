@@ -8,12 +8,14 @@ as its namespace.
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 
 from gc_assets.core.commands import command
 from gc_assets.core.dropped_tables import REPOSITORY, RememberedTable
-from gc_assets.core.errors import ClockSkewed, LakeUnreadable, RepositoryMissing
+from gc_assets.core.errors import ClockSkewed, GcError, LakeUnreadable, RepositoryMissing
 from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.protocol import FrozenRefs, Lake, RepositoryIdentity, RepositoryLake, as_repository
 from gc_assets.stages.mark.last_known import list_freezes
@@ -33,7 +35,8 @@ def freeze_lake(context: RunContext, lake: Lake, as_of: datetime) -> FrozenRefs:
             command to forget it, or explains why it does not count as deleted.
     """
     try:
-        return lake.freeze(as_of)
+        with name_unexpected_errors(lake):
+            return lake.freeze(as_of)
     except ClockSkewed:
         raise
     except LakeUnreadable as error:
@@ -49,6 +52,21 @@ def freeze_lake(context: RunContext, lake: Lake, as_of: datetime) -> FrozenRefs:
                 raise LakeUnreadable(f"{error}. It does not count as deleted: {reason}") from error
             raise
         return _freeze_deleted(context, repository, known, error)
+
+
+@contextmanager
+def name_unexpected_errors(lake: Lake) -> Generator[None]:
+    """Add a lake's name to unexpected errors, for example from a client library.
+
+    Raises:
+        LakeUnreadable: If an unexpected error is raised.
+    """
+    try:
+        yield
+    except (GcError, ImportError):
+        raise
+    except Exception as error:
+        raise LakeUnreadable(f"lake {lake.name}: its refs cannot be read: {type(error).__name__}: {error}") from error
 
 
 def _freeze_deleted(context: RunContext, lake: RepositoryLake, known: RepositorySummary, error: LakeUnreadable) -> FrozenRefs:

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from gc_assets.core.arrow_rows import to_row
 from gc_assets.core.claims import find_table_location
-from gc_assets.core.errors import ClockSkewed, FormatError, GcError, LakeUnreadable, StoreError
+from gc_assets.core.errors import ClockSkewed, FormatError, LakeUnreadable, StoreError
 from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.core.printable import to_message
 from gc_assets.engine.progress import log_activity, log_progress, start_run
@@ -37,7 +37,7 @@ from gc_assets.lakes.protocol import (
     UpgradableLake,
     View,
 )
-from gc_assets.stages.mark.deleted_repositories import freeze_lake, summarize_repository, with_known_repository
+from gc_assets.stages.mark.deleted_repositories import freeze_lake, name_unexpected_errors, summarize_repository, with_known_repository
 from gc_assets.stages.mark.idle_branches import date_sighting
 from gc_assets.stages.mark.previous_refs import add_hidden_tables, build_freeze, refuse_hidden
 from gc_assets.stages.mark.quarantined_metadata import add_restore_commands
@@ -134,7 +134,10 @@ def lake_refs(context: RunContext, lake_name: str) -> PublishedTable:
 
 def _with_current_keys(context: RunContext, lake_name: str, frozen: PublishedTable) -> PublishedTable | None:
     """Return the freeze with the current keys of its addresses, or None if a new one is needed."""
-    prefixes = _read_prefixes(context, lake_name, frozen)
+    try:
+        prefixes = _read_prefixes(context, lake_name, frozen)
+    except LakeUnreadable:
+        return None  # a new freeze reports it
     if _has_current_keys(context, frozen) and prefixes == frozen_prefixes(frozen):
         return frozen
     try:
@@ -177,7 +180,7 @@ def _freeze(context: RunContext, lake: Lake, resolver: KeyResolver, frozen_at: d
     For some kinds, an error makes the whole lake unreadable instead of stopping the run.
     """
     try:
-        refs = add_hidden_tables(context, lake, _freeze_by_name(context, lake, context.as_of), frozen_at)
+        refs = add_hidden_tables(context, lake, freeze_lake(context, lake, context.as_of), frozen_at)
         if context.kind(lake.name).fails_alone:
             return refs, _build_side_tables(refs, resolver, KeyResolver.resolve)
         refs = replace(refs, notes=(*refs.notes, *_describe_unresolved(refs, resolver)))
@@ -192,16 +195,6 @@ def _freeze(context: RunContext, lake: Lake, resolver: KeyResolver, frozen_at: d
         refs = FrozenRefs(lake.name, lake.kind, (), (), claims, (), unreadable=(UnreadableTable(None, str(error)),))
         refs = with_known_repository(context, lake, refs)
         return refs, _build_side_tables(refs, resolver)
-
-
-def _freeze_by_name(context: RunContext, lake: Lake, as_of: datetime) -> FrozenRefs:
-    """Read a lake's refs, and add its name to unexpected errors, for example from a client library."""
-    try:
-        return freeze_lake(context, lake, as_of)
-    except (GcError, ImportError):
-        raise
-    except Exception as error:
-        raise LakeUnreadable(f"lake {lake.name}: its refs cannot be read: {type(error).__name__}: {error}") from error
 
 
 def _is_current(context: RunContext, lake_name: str, frozen: PublishedTable) -> bool:
@@ -234,7 +227,8 @@ def _has_current_sources(context: RunContext, lake_name: str, frozen: PublishedT
         return True
     sources = [CommitSource(**row) for row in read_side_rows(context, frozen, SOURCES_SIDE, SOURCES)]
     try:
-        return all(lake.has_source(source) for source in sources)
+        with name_unexpected_errors(lake):
+            return all(lake.has_source(source) for source in sources)
     except (LakeUnreadable, StoreError):
         return True  # reading the commits will fail too
 
@@ -255,7 +249,8 @@ def _read_prefixes(context: RunContext, lake_name: str, frozen: PublishedTable) 
     lake = context.lake(lake_name)
     is_today = context.run_date == context.clock.today()
     if is_today and isinstance(lake, PrefixedLake):
-        return lake.read_prefixes()
+        with name_unexpected_errors(lake):
+            return lake.read_prefixes()
     return frozen_prefixes(frozen)
 
 

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import shutil
 from datetime import timedelta
 from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
 
 from gc_assets.config.models import Config, StorageConfig
 from gc_assets.core.clock import Clock
 from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.protocol import FrozenRefs
 from gc_assets.stages.mark.lake_refs import lake_refs, read_frozen_refs
+from gc_assets.state.summaries import LakeRefsSummary
 from tests.lakes.iceberg.builder import LakeBuilder
+from tests.records import run_context_at
 from tests.stages.lakehouse import NOW, days_ago
+
+RECORDED = Path(__file__).parents[2] / "data" / "icechunk" / "virtual-chunk-containers" / "reader"
 
 
 class Freezes:
@@ -66,3 +74,14 @@ def test_unreadable_table_that_was_dropped_is_left_out_by_next_run(tmp_path: Pat
     assert [item.table_name for item in lake.freeze().unreadable] == ["db.t"]
     lake.builder.catalog.drop_table("db.t")
     assert not lake.freeze().unreadable
+
+
+def test_unexpected_error_in_named_prefixes_makes_a_new_freeze(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lake is unreadable then, and the run continues with the other lakes."""
+    shutil.copytree(RECORDED, tmp_path / "warehouse" / "weather")
+    context = run_context_at(tmp_path)
+    assert lake_refs(context, "weather").summary(LakeRefsSummary).unread == ()
+
+    monkeypatch.setattr("gc_assets.lakes.icechunk.repository_v1.read_chunk_containers", Mock(side_effect=KeyError("foo")))
+    (unread,) = lake_refs(context, "weather").summary(LakeRefsSummary).unread
+    assert unread.why == "lake weather: its refs cannot be read: KeyError: 'foo'"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -48,6 +49,16 @@ def test_repository_on_unmounted_disk_is_reported_only_once(tmp_path: Path) -> N
         ("weather", "readable", SKIPPED),
         ("warehouse", "listable", FAIL),
     ]
+
+
+def test_unexpected_error_of_one_check_is_its_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "warehouse").mkdir()
+    monkeypatch.setattr("gc_assets.lakes.icechunk.lake.IcechunkLake.freeze", Mock(side_effect=KeyError("foo")))
+    monkeypatch.setattr("gc_assets.stages.read.doctor_lakes.check_addresses", Mock(side_effect=IndexError("string index out of range")))
+    found = {(finding.subject, finding.check): finding for finding in doctor(run_context_at(tmp_path))}
+    assert found["weather", "readable"].found == "lake weather: its refs cannot be read: KeyError: 'foo'"
+    assert found["weather", "addresses"].found == "IndexError: string index out of range"
+    assert found["warehouse", "listable"].verdict == OK
 
 
 @pytest.mark.parametrize("free, verdict", [(2**30 - 1, WARN), (2**30, OK)])
