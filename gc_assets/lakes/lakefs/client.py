@@ -37,6 +37,7 @@ from gc_assets.core.errors import LakeUnreadable, RepositoryMissing
 from gc_assets.core.moments import seconds
 from gc_assets.core.units import LONGEST
 from gc_assets.core.untrusted_input import parse_json
+from gc_assets.lakes.lakefs.exact_paths import REPLACED, is_exact
 
 _Result = TypeVar("_Result")
 # The server rejects larger numbers with status 400.
@@ -50,8 +51,6 @@ _RETRIED: Final = (429, 500, 502, 503, 504)
 _UNKNOWN_ENDPOINT: Final = "invalid API endpoint"
 # A dump of 5,000 commits takes 50 ms. The limit allows for the largest repositories.
 _DUMP_TIMEOUT: Final = timedelta(minutes=20)
-# In JSON, Go replaces each byte that is not UTF-8 with this character.
-_REPLACED: Final = "\ufffd"
 _HINTS: Final = {
     401: "check access_key_id and secret_access_key",
     403: "give the collector's user the permissions that docs/lakefs.md lists",
@@ -129,15 +128,6 @@ class ListedObject:
     address: str
     size_bytes: int
     written_at: int
-
-
-def is_exact(name: str) -> bool:
-    """Return False if the server may have changed a name in its response.
-
-    Paths in lakeFS may contain any bytes, but JSON cannot. Different paths may therefore look the
-    same, and their order may differ.
-    """
-    return _REPLACED not in name
 
 
 class RefDeleted(LakeUnreadable):
@@ -450,7 +440,7 @@ def _rewind(token: str) -> str:
         path = _read_field(mark, "path", str)
     except (ValueError, TypeError, KeyError):
         return token
-    exact = path.partition(_REPLACED)[0]
+    exact = path.partition(REPLACED)[0]
     return token if exact == path else base64.b64encode(json.dumps({**mark, "path": exact}).encode()).decode()
 
 

@@ -33,17 +33,9 @@ from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.lakefs import containers
 from gc_assets.lakes.lakefs.addresses import DATA, METADATA, RESULTS, Roots, possible_names
 from gc_assets.lakes.lakefs.branches import BranchClient, create_branches, delete_branches, protect_branches
-from gc_assets.lakes.lakefs.client import (
-    ACCESS_PAUSE_SECONDS,
-    RefDeleted,
-    RefsDump,
-    Repository,
-    RepositoryClient,
-    RetentionRules,
-    Server,
-    is_exact,
-)
+from gc_assets.lakes.lakefs.client import ACCESS_PAUSE_SECONDS, RefDeleted, RefsDump, Repository, RepositoryClient, RetentionRules, Server
 from gc_assets.lakes.lakefs.config import DEFAULT_RETENTION_DAYS, LakeFsLakeConfig
+from gc_assets.lakes.lakefs.exact_paths import is_exact
 from gc_assets.lakes.lakefs.lifecycle_commits import PathClient, delete_paths, restore_paths
 from gc_assets.lakes.lakefs.metaranges import RangeRef, read_metarange
 from gc_assets.lakes.lakefs.namespaces import find_incomparable, find_overlap, namespace_location, refuse_overlap

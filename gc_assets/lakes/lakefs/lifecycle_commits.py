@@ -212,6 +212,8 @@ def _commit_on(
     commit = client.commit(temporary, message, metadata)
     if isinstance(commit, str):
         return commit
+    if _NO_CHANGES in describe_error(commit):
+        return "changed", f"commit {head} contains none of the planned paths; run again"
     return _refuse("the deletion cannot be committed on the temporary branch", commit, "fs:CreateCommit")
 
 

@@ -15,6 +15,7 @@ from gc_assets.core.errors import FormatError
 from gc_assets.lakes.entries import LOGICAL_ENTRY_SCHEMA
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.lakefs.addresses import BY_PREFIX, FULL, Roots, absolute_addresses, is_full, possible_names
+from gc_assets.lakes.lakefs.exact_paths import to_text
 from gc_assets.lakes.lakefs.records import RANGES, Records, read_records
 from gc_assets.lakes.lakefs.wire import Buffer, Positions, scan_messages
 
@@ -117,10 +118,9 @@ def _rows(objects: pa.RecordBatch, addresses: pa.Array, *, must_exist: bool) -> 
 def _paths(records: Records) -> pa.Array:
     """Convert the keys of records, which are paths, to text.
 
-    lakeFS does not require UTF-8. Since paths are only used to explain results, other bytes are
-    replaced with hexadecimal escapes.
+    lakeFS does not require UTF-8. The text of other keys is not exact.
     """
     try:
         return records.keys.cast(pa.string())
     except pa.ArrowInvalid:
-        return pa.array([key.decode(errors="backslashreplace") for key in records.keys.to_pylist()], pa.string())
+        return pa.array([to_text(key) for key in records.keys.to_pylist()], pa.string())

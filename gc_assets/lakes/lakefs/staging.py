@@ -20,7 +20,8 @@ import pyarrow.parquet as pq
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.core.objects import Objects
 from gc_assets.lakes.lakefs.addresses import METADATA
-from gc_assets.lakes.lakefs.client import ListedObject, RefDeleted, RepositoryClient, is_exact
+from gc_assets.lakes.lakefs.client import ListedObject, RefDeleted, RepositoryClient
+from gc_assets.lakes.lakefs.exact_paths import is_exact
 
 # Listing has to wait for the server, not for the processor.
 _LISTERS: Final = 8

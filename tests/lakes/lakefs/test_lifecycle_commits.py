@@ -186,6 +186,14 @@ def test_missing_branch_is_not_created(builder: RepositoryBuilder, lake: LakeFsL
     assert builder.repository.branches.keys() == {"main"}
 
 
+def test_commit_without_changes_is_reported_as_changed(builder: RepositoryBuilder, lake: LakeFsLake) -> None:
+    """The planned paths may have been read from another commit."""
+    action = deletion(builder)
+    (outcome,) = lake.delete_paths(PLAN_ID, [action], lambda _: ["tmp/missing"], lambda: None)
+    assert outcome.verdict == "changed"
+    assert outcome.error == f"commit {action.snapshot_id} contains none of the planned paths; run again"
+
+
 def test_paths_on_branch_with_uncommitted_changes_are_kept(builder: RepositoryBuilder, lake: LakeFsLake) -> None:
     action = deletion(builder)
     builder.delete(DEV, "keep/1")

@@ -2,7 +2,8 @@
 
 Rules apply to paths at branch heads. Each branch is evaluated separately, so a path may be deleted
 on one branch and stay on another. The objects are not released, because older commits still
-reference them.
+reference them. The API cannot name paths that are not UTF-8, so they are left out: its name for one
+may be another path.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import choose_session
 from gc_assets.engine.tables import WrittenParts, collect, map_arrow, publish, read_paths, write_frame, write_parts
 from gc_assets.lakes.file_kinds import Kind
+from gc_assets.lakes.lakefs.exact_paths import REPLACED
 from gc_assets.lakes.lakefs.lifecycle import Rule, class_of, evaluate
 from gc_assets.lakes.lakefs.tables import LIFECYCLE_PATHS, POTENTIAL_COMMITS
 from gc_assets.lakes.protocol import DELETE_PATHS, UNEDITABLE, Ref
@@ -60,7 +62,11 @@ def lifecycle_paths(spark: SparkSession, context: RunContext, lake_name: str) ->
     heads = read_paths(spark, state.files, HEADS, potential.paths(HEADS_SIDE))
     rows = read_paths(spark, state.files, MANIFEST_ENTRIES.schema, paths).filter("not is_container")
     rules = tuple(read_lifecycle_rules(context, lake_name))
-    due = map_arrow(_paths_at_heads(rows, ranges, heads), _FindDue(rules), LIFECYCLE_PATHS.schema)
+    is_exact = ~F.col("path").contains(REPLACED)
+    due, unnamed = (
+        map_arrow(_paths_at_heads(some, ranges, heads), _FindDue(rules), LIFECYCLE_PATHS.schema)
+        for some in (rows.filter(is_exact), rows.filter(~is_exact))
+    )
     written = write_frame(due, LIFECYCLE_PATHS, run, state, ["branch", "rule_id"])
     branches = {ref.ref_name: ref for ref in read_frozen_refs(context, lake_name, refs).refs if ref.ref_type == "branch"}
     by_branch = _sum_by_branch(written)
@@ -72,6 +78,11 @@ def lifecycle_paths(spark: SparkSession, context: RunContext, lake_name: str) ->
         f"{branches[name].properties[UNEDITABLE]}"
         for name, by_rule in by_branch.items()
         if UNEDITABLE in branches[name].properties
+    ]
+    notes += [
+        f"lake {lake_name}: {count_of(row['count'], 'path')} on branch {row['branch']} will not be deleted, because the server's API "
+        "cannot name paths that are not UTF-8; rename or delete them with the client that wrote them"
+        for row in sorted(collect(unnamed.groupBy("branch").count()), key=lambda row: row["branch"])
     ]
     side = write_parts(pa.Table.from_pylist(edits, EXPIRY_PLAN.schema), run, state.files, EDITS_SIDE) if edits else []
     # An unreadable lake has no ranges, so the effect of its rules is unknown.

@@ -121,6 +121,24 @@ def test_plan_contains_branches_paths_bytes_and_rules(story: Story) -> None:
     assert story.plan().plan_id == header.plan_id, "the same content is the same plan"
 
 
+def test_path_that_is_not_utf8_is_left_out_with_note(story: Story) -> None:
+    """The text `tmp/x\\x80` is itself a legal path, which is too young to be deleted."""
+    story.builder.now = days_ago(30)
+    story.builder.stage("main", b"tmp/x\x80".decode(errors="surrogateescape"))
+    story.builder.commit("main")
+    story.builder.now = days_ago(1)
+    story.builder.stage("main", "tmp/x\\x80")
+    story.builder.commit("main")
+    header = story.plan()
+    assert {path for branch, path, _ in story.find_paths() if branch == "main"} == {"tmp/1", "tmp/2"}
+    assert story.house.summary(TABLE.name, "ml")["notes"] == [
+        "lake ml: 1 path on branch main will not be deleted, because the server's API cannot name paths that are not UTF-8; "
+        "rename or delete them with the client that wrote them"
+    ]
+    story.house.approve_and_apply(header)
+    assert story.paths("main") == {"keep/1", "tmp/4", "tmp/x\\x80", b"tmp/x\x80".decode(errors="surrogateescape")}
+
+
 def test_apply_deletes_paths_but_no_file_and_undo_restores_them(story: Story) -> None:
     header, files = story.plan(), story.builder.files()
     before = {branch: story.paths(branch) for branch in ("main", "dev")}
