@@ -208,8 +208,8 @@ def test_range_with_missing_objects_is_refused() -> None:
 @pytest.mark.parametrize(
     "properties, found",
     [
-        ({"count": "199"}, "`count` is 199, but it has 200 records"),
-        ({"count": None}, "`count` is None"),
+        ({"count": "199"}, "`count` property is 199, but it has 200 records"),
+        ({"count": None}, "`count` property is None"),
         ({"type": "metaranges"}, "found .'metaranges', None."),
         ({"entity": "commit"}, "type and entity .'ranges', None."),
         ({"min_key": "sales/001.csv"}, "property min_key"),
