@@ -140,6 +140,17 @@ def describe_other_storage(config: Config, state: State, storage_name: str, *, h
     return f"storage {storage.label} ({storage.location}) has {what}, but {known.storage_id} is on record: it may be another disk or bucket"
 
 
+def is_recorded_storage(config: Config, state: State, storage_name: str) -> bool:
+    """Return True if a storage has the id that the state records under its name.
+
+    Raises:
+        GcError: If the registry of names or the id of the storage cannot be read.
+    """
+    known = read_registry(state).find("storage", storage_name)
+    recorded = known.storage_id if known is not None else None
+    return recorded is not None and read_storage_id(config, config.storage(storage_name)) == recorded
+
+
 def advise_other_storage(config: Config, storage_name: str) -> str:
     """Suggest the next step for a storage that `describe_other_storage` describes."""
     accept = command("rename", storage_name, config.label_of(storage_name), by="WHO")

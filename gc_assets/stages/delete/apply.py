@@ -153,10 +153,11 @@ def refuse_apply(context: RunContext, plan: StoredPlan, phases: Sequence[str] = 
     refuse_other_clock(header, context.clock)
     refuse_rehearsal(context, header.storage)
     if storage.location != header.location or (storage.quarantine != header.quarantine and not begun):
+        end = f" To end this one first: `{command('apply', header.plan_id[:12], end=True)}`." if begun else ""
         raise GateRefused(
             f"Cannot apply plan {header.plan_id[:12]}: it was made for {header.location} with quarantine {header.quarantine}, "
             f"but lakes.yaml now has {storage.location} with quarantine {storage.quarantine}. Make a new plan with "
-            "`gc-assets run`."
+            f"`gc-assets run`.{end}"
         )
     if tuple(phases) == (RESTORE,):
         return

@@ -17,6 +17,7 @@ from gc_assets.core.errors import GateRefused, GcError, UsageError
 from gc_assets.core.phases import FAILED, PHASES
 from gc_assets.core.plan import PlanSummary
 from gc_assets.engine.progress import log_activity, log_progress
+from gc_assets.engine.recorded_names import is_recorded_storage
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import choose_session
 from gc_assets.stages.delete.execution import ApplyResult, PlanExecution, phases_of
@@ -43,8 +44,8 @@ def close_plan(spark: SparkSession, context: RunContext, plan: StoredPlan) -> Ap
     If files of an interrupted batch cannot be looked up or moved back, the plan stays open.
 
     Raises:
-        GateRefused: If the storage is in `plan` mode, was moved since the plan was made, is leased
-            to another process, or does not allow rehearsals.
+        GateRefused: If the storage is in `plan` mode, is leased to another process, does not allow
+            rehearsals, or is not the plan's storage. A moved storage is recognized by its id.
         UsageError: If the plan has not begun or has already ended.
     """
     header, state = plan.header, context.state
@@ -58,10 +59,10 @@ def close_plan(spark: SparkSession, context: RunContext, plan: StoredPlan) -> Ap
             f"Cannot end plan {header.plan_id[:12]}: storage {storage.name} is in plan mode. Run "
             f"`{command('apply', header.plan_id[:12], end=True, mode='apply')}`."
         )
-    if storage.location != header.location:
+    if storage.location != header.location and not is_recorded_storage(context.config, state, header.storage):
         raise GateRefused(
             f"Cannot end plan {header.plan_id[:12]}: it was made for {header.location}, but storage {storage.name} is now at "
-            f"{storage.location}. Set the earlier location in lakes.yaml, then repeat the command."
+            f"{storage.location}, without the id on record. Set the earlier location in lakes.yaml, then repeat the command."
         )
     refuse_other_clock(header, context.clock)
     refuse_rehearsal(context, header.storage)

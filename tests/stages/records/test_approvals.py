@@ -20,8 +20,11 @@ from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GateRefused, StateError, UsageError
 from gc_assets.core.gates import delete_bytes, live_set
 from gc_assets.core.plan import Amount, PlanHeader, seal
+from gc_assets.engine.recorded_names import record_names, record_storage_id, with_recorded_names
+from gc_assets.engine.run_context import RunContext
+from gc_assets.lakes.kinds import config_of
 from gc_assets.resources.platform import Platform
-from gc_assets.stages.delete import apply
+from gc_assets.stages.delete import apply, close
 from gc_assets.stages.delete.apply import apply_plan, refuse_apply
 from gc_assets.stages.delete.close import close_plan
 from gc_assets.stages.delete.plan import header_of
@@ -565,6 +568,31 @@ def test_apply_killed_before_its_log_exists_has_not_begun(
     with pytest.raises(InterruptedError, match="first action"):
         apply_again(at, header)
     assert unfinished_plans(State.of(at.config), "warehouse") == [header.plan_id]
+
+
+def test_unfinished_plan_of_a_moved_storage_can_be_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    at = platform(tmp_path, mode="apply")
+    header, state = store_plan(at), State.of(at.config)
+    approve(at.config, at.clock, header.plan_id, "ada")
+    (tmp_path / "warehouse").mkdir()
+    named = with_recorded_names(at.config)
+    record_names(named, state, at.clock)
+    record_storage_id(named, state, "warehouse", at.clock)
+    open_log(state.files, execution_directory(header), header.plan_id, 1)
+    (tmp_path / "warehouse").rename(tmp_path / "moved")
+    document = at.config.model_dump(mode="json")
+    document["storages"][0]["location"] = f"file://{tmp_path}/moved/"
+    config = with_recorded_names(config_of(document))
+    context, plan = RunContext.of(config, at.clock, header.run_date), find_plan(config, header.plan_id)
+    with pytest.raises(GateRefused, match=r"but lakes\.yaml now has .*/moved/.*gc-assets apply [0-9a-f]{12} --end`"):
+        refuse_apply(context, plan)
+    monkeypatch.setattr(close, "choose_session", lambda *_: None)
+    monkeypatch.setattr(close, "PlanExecution", raise_first_action)
+    with pytest.raises(InterruptedError, match="first action"):
+        close_plan(None, context, plan)  # type: ignore[arg-type]
+    (tmp_path / "moved/.gc-assets/storage_id.json").unlink()
+    with pytest.raises(GateRefused, match="it was made for"):
+        close_plan(None, context, plan)  # type: ignore[arg-type]
 
 
 def test_late_rejection_does_not_stop_an_apply_that_has_logged_an_action(
