@@ -111,7 +111,7 @@ def outcome_metadata(run_context: RunContext, header: PlanHeader, applied: Apply
 
 def effects_metadata(run_context: RunContext, header: PlanHeader, applied: ApplyResult) -> dict[str, Any]:
     """Describe which effects of an apply can be undone, and how much space becomes free."""
-    result = header_of_result(header, applied.by_outcome, applied.done_edits)
+    result = header_of_result(header, applied)
     return reversibility_metadata(result, run_context.config, applied_at=run_context.clock.now())
 
 

@@ -285,7 +285,7 @@ def _print_apply_result(context: RunContext, plan: StoredPlan, applied: ApplyRes
         print_message(line)
     if ("expire", "done") in applied.by_outcome:
         _print_edit_commands("To list the history edits", header)
-    result = header_of_result(header, applied.by_outcome, applied.done_edits)
+    result = header_of_result(header, applied)
     for line in describe_reversibility(result, context.config, applied_at=context.clock.now()).lines:
         print_message(line)
 

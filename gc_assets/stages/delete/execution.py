@@ -23,6 +23,7 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import (
     Totals,
     WrittenParts,
+    collect,
     collect_arrow,
     parallelism,
     publish,
@@ -76,6 +77,8 @@ class ApplyResult:
             counted instead of files.
         nothing_to_do: Why applying the plan had no effect, or None if it was executed.
         done_edits: Number of history edits with the outcome `done`, by lake.
+        held: The plan's files in quarantine, if an earlier apply was interrupted, because some may
+            have been restored since. None otherwise.
         not_done: Number of files, uploads and edits that were not changed, by `phase/outcome`.
     """
 
@@ -83,6 +86,7 @@ class ApplyResult:
     by_outcome: dict[tuple[str, str], Totals]
     nothing_to_do: str | None = None
     done_edits: Mapping[str, int] = field(default_factory=dict[str, int])
+    held: Amount | None = None
 
     @property
     def not_done(self) -> dict[str, int]:
@@ -99,9 +103,12 @@ class ApplyResult:
         return any(phase == EXPIRE for phase, _ in self.by_outcome)
 
 
-def header_of_result(header: PlanHeader, by_outcome: Mapping[tuple[str, str], Totals], done_edits: Mapping[str, int]) -> PlanHeader:
+def header_of_result(header: PlanHeader, applied: ApplyResult) -> PlanHeader:
     """Return a plan's header with the totals of the completed actions, for messages."""
-    return completed_header(header, {phase: total.amount for (phase, outcome), total in by_outcome.items() if outcome == DONE}, done_edits)
+    done = {phase: total.amount for (phase, outcome), total in applied.by_outcome.items() if outcome == DONE}
+    if applied.held is not None and QUARANTINE in done:
+        done[QUARANTINE] = applied.held
+    return completed_header(header, done, applied.done_edits)
 
 
 def phases_of(header: PlanHeader, phases: Sequence[str]) -> list[str]:
@@ -355,7 +362,15 @@ class PlanExecution:
         if not any(self._count_failed(phase) for phase in phases) and list(phases) == phases_of(header, PHASES):
             finished = {"at": self.context.clock.now().isoformat(), "run_id": self.run.run_id, **summary.model_dump(mode="json")}
             record_finished(state, header, finished)
-        return ApplyResult(published, self.by_outcome, done_edits=self.done_edits)
+        return ApplyResult(published, self.by_outcome, done_edits=self.done_edits, held=self._count_held())
+
+    def _count_held(self) -> Amount | None:
+        if not self.plan.is_started:
+            return None
+        copies = quarantine_ledger(self.spark, self.context.state, self.plan.header.storage, rehearsal=self.context.clock.is_rehearsal)
+        mine = copies.filter(F.col("source_plan_id") == self.plan.header.plan_id)
+        (row,) = collect(mine.agg(F.count("key").alias("files"), F.sum("size_bytes").alias("bytes")))
+        return Amount(files=row["files"], bytes=row["bytes"] or 0)
 
     def _count_failed(self, phase: str) -> int:
         return self.by_outcome.get((phase, FAILED), Totals()).rows

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from gc_assets.stages.delete.execution import header_of_result
+from gc_assets.stages.delete.execution import ApplyResult, header_of_result
 from gc_assets.stages.read.reversibility import describe_outcomes, describe_reversibility
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.stages.lakehouse import Lakehouse, days_ago
@@ -35,11 +35,11 @@ def test_messages_after_an_apply_report_actual_outcomes(spark: SparkSession, tmp
     assert line == (
         f"Quarantine: {others} files moved to quarantine; 1 was gone already, 1 is needed, changed or waits, so it was left alone."
     )
-    done = header_of_result(header, applied.by_outcome, applied.done_edits)
+    done = header_of_result(header, applied)
     assert f"{others} files (" in describe_reversibility(done, house.config).can_be_undone
     assert not moved.exists()
 
-    nothing = header_of_result(header, {}, {})
+    nothing = header_of_result(header, ApplyResult(None, {}))
     assert describe_reversibility(nothing, house.config).lines == (
         "Can be undone: nothing.",
         "Cannot be undone: nothing.",

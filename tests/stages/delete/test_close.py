@@ -15,6 +15,7 @@ from gc_assets.core.errors import GateRefused, UsageError
 from gc_assets.core.plan import PlanHeader
 from gc_assets.stages.delete import expire
 from gc_assets.stages.delete.close import close_plan
+from gc_assets.stages.delete.execution import header_of_result
 from gc_assets.stages.records.ledger import read_quarantine
 from gc_assets.stages.records.plans import execution_directory, find_plan
 from gc_assets.stores.local.quarantine import TrashQuarantine
@@ -134,6 +135,14 @@ def test_user_can_end_interrupted_plan_before_its_deadline(interrupted: tuple[La
         close_plan(house.spark, house.run_context(), find_plan(house.config, header.plan_id))
     house.plan()
     assert moved <= house.keys("deletion_plan", action="quarantine")
+
+
+def test_restored_files_of_ended_plan_do_not_count_as_quarantined(interrupted: tuple[Lakehouse, PlanHeader]) -> None:
+    house, header = interrupted
+    house.restore(header.plan_id)
+    closed = close_plan(house.spark, house.run_context(), find_plan(house.config, header.plan_id))
+    assert counts(closed.by_outcome) == {("quarantine", "done"): header.totals["quarantine"].files}
+    assert header_of_result(header, closed).totals == {}
 
 
 @pytest.mark.parametrize(
