@@ -76,6 +76,7 @@ def test_interrupted_apply_reports_final_edits_and_expired_rest_is_skipped(
     assert f"- {files} denied: the plan was out of date before this key was executed." in late.stderr
     assert f"gc-assets show deletion_log --storage warehouse --run-date {plan['run_date']}" in late.stderr
     assert "Can be undone: nothing." in late.stderr
+    assert f"Cannot be undone: {edits} edits of the history of lake sales" in late.stderr
     assert "Becomes free: nothing." in late.stderr
     assert f"Not changed: {files} files of phase quarantine (denied)" in late.stderr
     assert before <= lake.keys()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -308,8 +309,10 @@ class PlanExecution:
         header = self.plan.header
         for phase in phases_of(header, PHASES):
             if phase == EXPIRE:
-                counts = end_edits(self.context, self.plan, self.lease)
+                by_lake = end_edits(self.context, self.plan, self.lease)
+                counts = sum(map(Counter, by_lake.values()), Counter[str]())
                 self.by_outcome |= {(EXPIRE, verdict): Totals(count) for verdict, count in counts.items()}
+                self.done_edits = {lake: found.get(DONE, 0) for lake, found in by_lake.items()}
             elif phase == ABORT:
                 self._record_uploads(self._upload_execution().end())
             else:

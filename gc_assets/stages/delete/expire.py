@@ -313,13 +313,13 @@ def make_edits(
     return True
 
 
-def end_edits(context: RunContext, plan: StoredPlan, lease: Lease) -> dict[str, int]:
-    """Record `changed` for each pending edit of the plan, and count the plan's edits by outcome.
+def end_edits(context: RunContext, plan: StoredPlan, lease: Lease) -> dict[str, dict[str, int]]:
+    """Record `changed` for each pending edit of the plan, and count its edits by lake and outcome.
 
     This neither reads nor edits a history. If an interrupted edit took effect, the next run notices
     this when it reads the history.
     """
-    counts = Counter[str]()
+    by_lake: dict[str, dict[str, int]] = {}
     for lake_name, actions in read_actions(context, plan).items():
         record = ExpiryRecord(context, plan.header, lake_name)
         recorded, at = record.outcomes(), context.clock.now()
@@ -328,8 +328,8 @@ def end_edits(context: RunContext, plan: StoredPlan, lease: Lease) -> dict[str, 
         if outcomes:
             lease.check()
             record.record_outcomes(outcomes, lease.token)
-        counts.update(_publish(plan, actions, record))
-    return dict(counts)
+        by_lake[lake_name] = _publish(plan, actions, record)
+    return by_lake
 
 
 def _find_without_rule(record: ExpiryRecord, pending: Sequence[ExpiryAction]) -> list[ExpiryAction]:
