@@ -50,7 +50,7 @@ from gc_assets.stages.records.ledger import (
     removed_since,
 )
 from gc_assets.stages.sweep.dropped_tables import claims_with_dropped
-from gc_assets.stages.sweep.foreign_files import FOREIGN
+from gc_assets.stages.sweep.foreign_files import FOREIGN, protected_keys
 from gc_assets.stages.sweep.link_targets import find_link_targets
 from gc_assets.stages.sweep.needed_keys import find_needed
 from gc_assets.state.arrow_types import BOOL, STRING
@@ -138,7 +138,8 @@ def plan_rows(
 def _find_waiting(spark: SparkSession, inputs: PlanInputs, copies: DataFrame) -> list[DataFrame]:
     """Find copies old enough to be purged that have to wait (columns key, source_plan_id).
 
-    These are copies of foreign files, and copies that `find_undue_rows` defers.
+    These are copies of foreign files, copies that `protect` matches, and copies that
+    `find_undue_rows` defers.
     """
     context, storage, tables = inputs.context, inputs.storage, [*inputs.refs, *inputs.live]
     # This selects more copies than will be purged, but avoids a join with the live files.
@@ -147,7 +148,9 @@ def _find_waiting(spark: SparkSession, inputs: PlanInputs, copies: DataFrame) ->
     foreign = foreign_copies(spark, context, storage, tables, inputs.live, owned)
     due = old.select("key", F.lit(PURGE).alias("action"), F.lit("").alias("reason"), "etag", "source_plan_id")
     undue = find_undue_rows(lambda: due, context, storage, tables)
-    return [found.select("key", "source_plan_id") for found in (foreign, undue) if found is not None]
+    protected = protected_keys(context, storage)
+    kept = None if protected is None else map_arrow(owned, _SelectMatching(protected), _OWNED_COPY)
+    return [found.select("key", "source_plan_id") for found in (foreign, undue, kept) if found is not None]
 
 
 def _leave_out(rows: DataFrame, denied: DataFrame | None) -> DataFrame:
@@ -413,3 +416,14 @@ class _AddOwner:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             yield batch.append_column("lake", self.claims.resolve(batch.column("key"))[0])
+
+
+@dataclass(frozen=True)
+class _SelectMatching:
+    """Task that selects the keys that a regular expression matches."""
+
+    pattern: str
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield batch.filter(pc.match_substring_regex(batch.column("key"), self.pattern))
