@@ -72,6 +72,8 @@ MAX_IN_PROCESS_SECONDS: Final = 2.0
 MAX_FIRST_LISTING_SECONDS: Final = 15.0
 # If a directory was modified less than this before the listing, the next run lists it again.
 SETTLED_AFTER: Final = timedelta(minutes=1)
+# Longer keys are shown in messages with this many characters of their beginning and end.
+_SHOWN: Final = 100
 LISTED_DDL: Final = PARTS_DDL + ", leftover binary"
 
 
@@ -183,11 +185,15 @@ def _require_complete(storage_name: str, written: WrittenParts) -> None:
     if not written.summary.get("incomplete", 0):
         return
     samples = written.summary.get("problems", [])
-    names = ", ".join(f"{item['key'] or '.'} ({item['detail']})" for item in samples if item["kind"] == "unreadable")
+    names = ", ".join(f"{_shorten(item['key']) or '.'} ({item['detail']})" for item in samples if item["kind"] == "unreadable")
     raise StoreError(
         f"Cannot list {written.summary['incomplete']:,} directories of storage {storage_name}, so no plan can be made: {names}. "
         "Grant the collector read access to them, or fix the reported errors."
     )
+
+
+def _shorten(key: str) -> str:
+    return key if len(key) <= 2 * _SHOWN else f"{key[:_SHOWN]}…{key[-_SHOWN:]}"
 
 
 def _balances(written: WrittenParts, reuse: _Reuse, listing: _Listing, report: Report | None) -> list[Balance]:

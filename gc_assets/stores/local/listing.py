@@ -10,6 +10,7 @@ Symbolic links are never followed.
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import stat
@@ -125,7 +126,10 @@ class LocalListingTask:
                 if not unit.key:
                     rows.problem(b"", "unreadable", error)
             except OSError as error:
-                rows.problem(unit.key.encode(), "unreadable", error)
+                if error.errno == errno.ENAMETOOLONG and unit.key:
+                    rows.problem(unit.key.encode(), "special", "the path is too long to be opened: kept, with everything under it")
+                else:
+                    rows.problem(unit.key.encode(), "unreadable", error)
         yield rows.take(leftover=self.distribute([*progress.leftover, *progress.pending], 4 * self.parallelism))
 
     def _list_unit(self, unit: Unit, rows: _RowBuffer, progress: _Progress) -> Iterator[ListingBatch]:

@@ -147,6 +147,23 @@ def test_non_utf8_names_are_kept_and_reported(tmp_path):
     assert sorted((p.key, p.kind) for p in step.problems) == [(r"caf\xe9", "not_utf8"), (r"d\xff", "not_utf8")]
 
 
+def test_directory_beyond_the_longest_path_is_kept_and_reported(tmp_path, monkeypatch):
+    """A single path of more than 4,096 bytes stopped every plan of its storage."""
+    write(tmp_path, "a")
+    monkeypatch.chdir(tmp_path)
+    for _ in range(25):
+        os.mkdir("d" * 200)  # noqa: PTH102  (relative to the directory, because its path is too long)
+        os.chdir("d" * 200)
+    os.close(os.open("x", os.O_CREAT))
+    for parallelism in (1, 50):
+        step = list_completely(tmp_path, parallelism)
+        assert keys(step) == ["a"]
+        (problem,) = step.problems
+        assert problem.key.startswith("d" * 200)
+        assert (problem.kind, problem.is_incomplete) == ("special", False)
+        assert "kept, with everything under it" in problem.detail
+
+
 def test_sockets_and_fifos_are_kept_and_reported(tmp_path):
     os.mkfifo(tmp_path / "fifo")
     with socket.socket(socket.AF_UNIX) as server:
