@@ -488,9 +488,9 @@ class State:
         if asset != DeletionPlanSummary.TABLE:
             return asset in RECORDS
         applied = self.files.directories(f"{group}/apply")
-        return any(plan_id.encode() in receipt and self.has_begun(group, plan_id) for plan_id in applied)
+        return any(plan_id.encode() in receipt and self.has_apply_log(group, plan_id) for plan_id in applied)
 
-    def has_begun(self, group: str, plan_id: str) -> bool:
+    def has_apply_log(self, group: str, plan_id: str) -> bool:
         """Return True if an apply of the plan has begun, so that its write-ahead log exists.
 
         An apply that is killed before it writes the log can leave a directory behind.

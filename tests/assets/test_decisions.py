@@ -52,7 +52,7 @@ def test_approve_job_records_the_approval(tmp_path: Path) -> None:
     assert (word.decision, word.by, word.at, word.comment, word.overrides) == ("approved", "kim", NOW, "as agreed", ())
     assert (found["storage"], found["plan_id"], found["status"]) == ("warehouse", header.plan_id, "approved")
     assert found["can_be_undone"].startswith("2 files (200 B) to quarantine")
-    assert "the job \\`restore\\`\\\nwith" in found["can_be_undone"]
+    assert "the \\`restore\\` job\\\nwith" in found["can_be_undone"]
 
 
 @pytest.mark.parametrize("job, by", [("approve", "approved_by"), ("reject", "rejected_by")])

@@ -15,7 +15,7 @@ _ESCAPED: Final = re.compile("[\udc80-\udcff]")
 
 
 def is_exact(name: str) -> bool:
-    """Return False if a name may stand for a path that is not UTF-8."""
+    """Return False if a name may be that of a path that is not UTF-8."""
     return REPLACED not in name
 
 

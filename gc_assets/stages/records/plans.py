@@ -497,7 +497,7 @@ def _find_open_plan(config: Config, clock: Clock, plan_id: str, by: str) -> Stor
 
 def has_started(state: State, header: PlanHeader) -> bool:
     """Return True if an apply of the plan has begun. Restoring its files does not count."""
-    return state.has_begun(header.storage, header.plan_id)
+    return state.has_apply_log(header.storage, header.plan_id)
 
 
 def refuse_unapproved(plan: StoredPlan) -> None:
@@ -847,7 +847,7 @@ def _records(state: State, storage_name: str) -> dict[str, PlanRecord]:
                 ended |= {"finished_at": finished.at, "not_done": finished.not_done}
             record = record.model_copy(update=ended)
             if not record.has_ended:
-                record = record.model_copy(update={"is_started": state.has_begun(storage_name, plan_id)})
+                record = record.model_copy(update={"is_started": state.has_apply_log(storage_name, plan_id)})
         found[plan_id] = record
     if any(_has_news(record, known.get(plan_id, PlanRecord())) for plan_id, record in found.items()):
         _store_missing(records_file, found)

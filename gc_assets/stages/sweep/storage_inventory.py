@@ -73,7 +73,7 @@ MAX_FIRST_LISTING_SECONDS: Final = 15.0
 # If a directory was modified less than this before the listing, the next run lists it again.
 SETTLED_AFTER: Final = timedelta(minutes=1)
 # Longer keys are shown in messages with this many characters of their beginning and end.
-_SHOWN: Final = 100
+_MAX_KEY_END: Final = 100
 LISTED_DDL: Final = PARTS_DDL + ", leftover binary"
 
 
@@ -193,7 +193,7 @@ def _require_complete(storage_name: str, written: WrittenParts) -> None:
 
 
 def _shorten(key: str) -> str:
-    return key if len(key) <= 2 * _SHOWN else f"{key[:_SHOWN]}…{key[-_SHOWN:]}"
+    return key if len(key) <= 2 * _MAX_KEY_END else f"{key[:_MAX_KEY_END]}…{key[-_MAX_KEY_END:]}"
 
 
 def _balances(written: WrittenParts, reuse: _Reuse, listing: _Listing, report: Report | None) -> list[Balance]:
