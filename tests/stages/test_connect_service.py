@@ -95,7 +95,7 @@ def test_doctor_passes_on_connect_server(service: Service, results: dict[str, An
     assert (found["check"], found["verdict"]) == ("executors", "ok")
     server = service.remote.partition(";")[0]
     ours = f"Spark {pyspark.__version__}, Python {platform.python_version()} and this release of gc-assets"
-    assert found["found"] == f"those of {server} run {ours}"
+    assert found["found"] == f"the executors of {server} run {ours}"
 
 
 def test_two_platforms_in_one_process_share_connect_session(results: dict[str, Any]) -> None:
