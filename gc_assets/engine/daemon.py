@@ -4,16 +4,16 @@ The daemon imports modules in advance. Otherwise, each worker would spend a seco
 is as long as a small stage takes. Only modules that can be forked safely are preloaded. Workers
 import DataFusion when they need it, for example, because it starts threads.
 
-The daemon also ends itself if it has had no workers for a while. Spark starts one daemon for each
-session of a Connect server, and does not stop it before the server ends (SPARK-54055). If a session
-needs its daemon again, Spark starts another one.
+For a session of a Connect server, the daemon ends itself if it has had no workers for a while. The
+server would not stop it before the server itself ends (SPARK-54055). If the session needs its
+daemon again, Spark starts another one.
 """
 
 import gc
 import os
 import select
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
 from time import monotonic
@@ -80,6 +80,18 @@ def has_workers() -> bool:
     return True
 
 
+def is_kept_by_server(environment: Mapping[str, str]) -> bool:
+    """Check whether a Connect server started this daemon, for one of its sessions.
+
+    Other sessions stop their daemon when they end, so it should not end before. Another process may
+    get its port, and then all tasks of the session fail with "Authentication failed".
+
+    Args:
+        environment: The daemon's environment, to which Spark adds the id of a Connect session.
+    """
+    return environment.get("SPARK_JOB_ARTIFACT_UUID", "default") != "default"
+
+
 def end_if_idle(idle_seconds: float = IDLE_SECONDS) -> None:
     """Make pyspark's daemon end after `idle_seconds` without requests and workers."""
     daemon.select = SimpleNamespace(**{**vars(select), "poll": partial(IdlePoll, idle_seconds)})  # pyright: ignore[reportPrivateImportUsage]
@@ -95,5 +107,6 @@ if __name__ == "__main__":
     # Workers run Python's garbage collector after every task. Frozen modules are not scanned, which
     # saves 50 ms each time.
     gc.freeze()
-    end_if_idle()
+    if is_kept_by_server(os.environ):
+        end_if_idle()
     daemon.manager()

@@ -7,11 +7,15 @@ import select
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from time import monotonic
 
+import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
-from gc_assets.engine.daemon import IdlePoll
+from gc_assets.engine.daemon import IdlePoll, is_kept_by_server
+from gc_assets.engine.sessions import is_remote
 
 IDLE = "from gc_assets.engine.daemon import end_if_idle; from pyspark import daemon; end_if_idle({}); daemon.manager()"
 CHILD = """
@@ -59,6 +63,24 @@ def test_idle_time_counts_from_last_worker() -> None:
     with pytest.raises(SystemExit):
         poll.poll(150)
     assert monotonic() - started >= 0.4
+
+
+@pytest.mark.parametrize(
+    "uuid, ends", [({}, False), ({"SPARK_JOB_ARTIFACT_UUID": "default"}, False), ({"SPARK_JOB_ARTIFACT_UUID": "5e1f"}, True)]
+)
+def test_only_daemon_of_connect_session_ends_before_its_session(uuid: dict[str, str], ends: bool) -> None:
+    """In a long run, another process got the port of a daemon that had ended, and all later tasks failed."""
+    assert is_kept_by_server(uuid) == ends
+
+
+@pytest.mark.spark
+def test_classic_session_has_no_id(spark: SparkSession) -> None:
+    def read_environment(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"ends": [is_kept_by_server(os.environ)]})
+
+    ((ends,),) = spark.range(1).mapInArrow(read_environment, "ends boolean").collect()
+    assert ends == is_remote(spark)
 
 
 def test_only_living_children_are_workers() -> None:
