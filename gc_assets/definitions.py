@@ -42,7 +42,7 @@ DEMO_DIRECTORY: Final = Path("demo")
 # to start Spark.
 EXECUTOR: Final = dg.in_process_executor
 RUN: Final = "run"
-RUN_DESCRIPTION: Final = "Find garbage and create plans. In storages with mode apply, restore quarantined files that are needed again."
+RUN_DESCRIPTION: Final = "Find garbage and create plans. In storages in apply mode, restore quarantined files that are needed again."
 # Until 0.4, the `run` job had this name. It is removed in 0.5.
 OLD_RUN: Final = "night"
 OLD_RUN_DESCRIPTION: Final = "Deprecated, and removed in 0.5: use the `run` job."
@@ -112,7 +112,7 @@ def _jobs(
     """Define the `run` job, its deprecated alias, and the `apply` job."""
     deletions = {storage.name: asset_key(config, storage.name, DELETION_LOG) for storage in config.storages}
     planning = [key for asset in assets for key in asset.keys if key not in deletions.values()]
-    # In mode apply, deletion_log is part of a run. Without a plan id, it only restores files that
+    # In apply mode, deletion_log is part of a run. Without a plan id, it only restores files that
     # are needed again.
     restoring = [deletions[storage.name] for storage in config.storages if storage.mode == "apply"]
     selection = dg.AssetSelection.assets(*planning, *restoring)

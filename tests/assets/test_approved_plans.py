@@ -70,7 +70,7 @@ def test_storage_in_plan_mode_requests_no_run(tmp_path: Path) -> None:
     approve(at.config, at.clock, header_of(stored_plan(at)).plan_id, "kim")
     result = tick(at)
     assert not result.run_requests
-    assert "mode plan" in (result.skip_message or "")
+    assert "plan mode" in (result.skip_message or "")
 
 
 def test_expired_approval_requests_no_run(tmp_path: Path) -> None:

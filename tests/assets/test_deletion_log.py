@@ -48,7 +48,7 @@ def changed_files(at: Platform) -> bool:
 def test_mode_plan_without_plan_id_deletes_nothing(tmp_path: Path) -> None:
     at = platform(tmp_path)
     stored_plan(at)
-    assert "mode plan" in metadata_of(deletion(at))
+    assert "plan mode" in metadata_of(deletion(at))
     assert not changed_files(at)
 
 
@@ -87,13 +87,13 @@ def test_plan_id_does_not_override_mode_plan(tmp_path: Path) -> None:
     at = platform(tmp_path)
     error, message = refusal(deletion(at, plan_id=header_of(stored_plan(at)).plan_id))
     assert error == "GateRefused"
-    assert "mode plan" in message
+    assert "plan mode" in message
 
 
 def test_run_mode_overrides_storage_mode(tmp_path: Path) -> None:
     at = platform(tmp_path, mode="apply")
     _, message = refusal(deletion(at, plan_id=header_of(stored_plan(at)).plan_id, mode="plan"))
-    assert "mode plan" in message
+    assert "plan mode" in message
 
 
 def test_historical_plan_is_refused(tmp_path: Path) -> None:

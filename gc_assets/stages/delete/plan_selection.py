@@ -29,7 +29,7 @@ def select_plan(context: RunContext, storage_name: str, plan_id: str = "") -> Pl
     """Select the plan and the phases that a run of `deletion_log` executes.
 
     With an id, this is the whole plan. Without one, it is only the restore of files that the run's
-    own plan needs again, which requires mode `apply` but no approval.
+    own plan needs again, which requires `apply` mode but no approval.
 
     Raises:
         UsageError: If the plan belongs to another storage or run date.

@@ -98,7 +98,7 @@ def test_apply_refuses_expired_plan_and_changed_policy(unchanged: PlanFixture) -
     with pytest.raises(GateRefused, match=r"the policy in lakes\.yaml has changed"):
         house.apply(header)
     house.settings = {"mode": "plan"}
-    with pytest.raises(GateRefused, match="mode plan"):
+    with pytest.raises(GateRefused, match="plan mode"):
         house.apply(header)
     house.settings = {}
     house.now = header.apply_before

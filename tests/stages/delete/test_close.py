@@ -120,7 +120,7 @@ def test_plan_that_cannot_be_closed_stays_open_and_reports_why(
     house.settings = {**house.settings, "mode": "plan"}
     (gate,) = house.plan().failed_gates
     assert f"end it with `gc-assets apply {header.plan_id[:12]} --end --mode apply`" in gate.message
-    with pytest.raises(GateRefused, match="mode plan"):
+    with pytest.raises(GateRefused, match="plan mode"):
         close_plan(house.spark, house.run_context(), find_plan(house.config, header.plan_id))
 
 

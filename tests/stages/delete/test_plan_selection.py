@@ -48,7 +48,7 @@ def test_run_without_plan_id_restores_nothing_in_plan_mode(tmp_path: Path) -> No
     stored_plan(at, action=RESTORE)
     choice = select_plan(at.run_context(NOW.date()), "warehouse")
     assert choice.plan is None
-    assert "mode plan" in choice.reason
+    assert "plan mode" in choice.reason
 
 
 def test_run_without_plan_id_restores_nothing_for_a_past_date(tmp_path: Path) -> None:
