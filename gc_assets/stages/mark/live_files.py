@@ -16,7 +16,7 @@ from gc_assets.core.plan import Amount, Unreadable
 from gc_assets.core.printable import to_message
 from gc_assets.engine.progress import log_activity, log_progress, start_run
 from gc_assets.engine.run_context import RunContext
-from gc_assets.engine.tables import WrittenParts, merge_written, publish, write_parts
+from gc_assets.engine.tables import MAX_SAMPLES, WrittenParts, merge_written, publish, write_parts
 from gc_assets.engine.tasks import run_single_task
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.protocol import as_repository
@@ -227,7 +227,7 @@ def _summary(
         lifecycle_files=totals.files(LIFECYCLE_SIDE),
         external_files=totals.files(EXTERNAL_SIDE),
         unknown_addresses=found.get("addresses", 0),
-        unknown_address_samples=tuple(found.get("samples", ())),
+        unknown_address_samples=tuple(sorted(found.get("samples", ()))[:MAX_SAMPLES]),
         unreadable=tuple(unreadable),
         segments=tuple(sorted(run.run_id for run in inputs.cache if run.entry.parts)),
     )

@@ -144,8 +144,7 @@ class _SelectUnknown:
             rows = rows.rename_columns(["address" if name == "key" else name for name in rows.schema.names])
             writer.write(rows.select(UNKNOWN_ADDRESSES.names).cast(UNKNOWN_ADDRESSES))
             count += rows.num_rows
-            some = rows.slice(0, MAX_SAMPLES - len(samples))
-            samples += [f"{row['address']} ({row['reason']})" for row in some.select(["address", "reason"]).to_pylist()]
+            samples = _first_samples(samples, rows)
         yield report_parts(writer.close(), summary={"addresses": count, "samples": samples})
 
     def _find_reasons(self, batch: pa.RecordBatch) -> pa.Array:
@@ -164,6 +163,12 @@ class _SelectUnknown:
         exist = pa.array([any(map(self.addresses.file_exists, names)) for names in others], pa.bool_())
         kept = pc.if_else(exist, pa.scalar(None, pa.string()), reasons.filter(is_possible))
         return pc.replace_with_mask(reasons, is_possible, kept)
+
+
+def _first_samples(samples: Sequence[str], rows: pa.RecordBatch) -> list[str]:
+    """Return the first samples in order, so that they do not depend on how the rows are divided."""
+    first = rows.select(["address", "reason"]).sort_by("address").slice(0, MAX_SAMPLES)
+    return sorted([*samples, *(f"{row['address']} ({row['reason']})" for row in first.to_pylist())])[:MAX_SAMPLES]
 
 
 def _without_chunk_sizes(rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -191,7 +196,5 @@ class _CopyUnresolved:
                     columns = [known.get(field.name, pa.nulls(rows.num_rows, field.type)) for field in UNKNOWN_ADDRESSES]
                     writer.write(pa.RecordBatch.from_arrays(columns, schema=UNKNOWN_ADDRESSES))
                     count += rows.num_rows
-                    samples += [
-                        f"{address} ({_UNRESOLVED})" for address in rows.column("address")[: MAX_SAMPLES - len(samples)].to_pylist()
-                    ]
+                    samples = _first_samples(samples, rows.append_column("reason", known["reason"]))
             yield report_parts(writer.close(), summary={"addresses": count, "samples": samples})
