@@ -25,7 +25,7 @@ from gc_assets.core.units import count_of, format_bytes
 from gc_assets.engine.progress import log_activity, log_progress, start_run
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import choose_session
-from gc_assets.engine.tables import WrittenParts, collect, map_arrow, publish, read_paths, write_frame, write_parts
+from gc_assets.engine.tables import ROUTE, WrittenParts, collect, map_arrow, publish, read_paths, write_frame, write_parts
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.lakefs.exact_paths import REPLACED
 from gc_assets.lakes.lakefs.lifecycle import Rule, class_of, evaluate
@@ -37,8 +37,9 @@ from gc_assets.stages.mark.lakefs.rules import read_lifecycle_rules
 from gc_assets.stages.mark.lakefs.unedited_branches import describe_unedited_branches
 from gc_assets.stages.mark.manifest_entries import find_segments
 from gc_assets.state.journal import PublishedTable
+from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import EXPIRY_PLAN, LAKE_REFS, MANIFEST_ENTRIES
-from gc_assets.state.side_tables import EDITS_SIDE, HEADS, HEADS_SIDE, RANGES, RANGES_SIDE
+from gc_assets.state.side_tables import EDITS_SIDE, HEADS, HEADS_SIDE, INEXACT_PATHS_SIDE, RANGES, RANGES_SIDE
 from gc_assets.state.summaries import LifecyclePathsSummary, PotentialCommitsSummary
 
 _COLUMNS: Final = ["storage", "key", "path", "size_bytes", "age", "branch"]
@@ -62,12 +63,10 @@ def lifecycle_paths(spark: SparkSession, context: RunContext, lake_name: str) ->
     heads = read_paths(spark, state.files, HEADS, potential.paths(HEADS_SIDE))
     rows = read_paths(spark, state.files, MANIFEST_ENTRIES.schema, paths).filter("not is_container")
     rules = tuple(read_lifecycle_rules(context, lake_name))
-    is_exact = ~F.col("path").contains(REPLACED)
-    due, unnamed = (
-        map_arrow(_paths_at_heads(some, ranges, heads), _FindDue(rules), LIFECYCLE_PATHS.schema)
-        for some in (rows.filter(is_exact), rows.filter(~is_exact))
-    )
-    written = write_frame(due, LIFECYCLE_PATHS, run, state, ["branch", "rule_id"])
+    route = F.when(F.col("path").contains(REPLACED), INEXACT_PATHS_SIDE).otherwise("")
+    due = map_arrow(_paths_at_heads(rows, ranges, heads), _FindDue(rules), LIFECYCLE_PATHS.schema).withColumn(ROUTE, route)
+    written = write_frame(due, LIFECYCLE_PATHS, run, state, ["branch", "rule_id"], [INEXACT_PATHS_SIDE])
+    inexact = read_parts(state.files, written.paths(run, INEXACT_PATHS_SIDE), LIFECYCLE_PATHS.schema, ["branch"])
     branches = {ref.ref_name: ref for ref in read_frozen_refs(context, lake_name, refs).refs if ref.ref_type == "branch"}
     by_branch = _sum_by_branch(written)
     paths_of = _count_paths(rows, heads) if by_branch else {}
@@ -80,9 +79,9 @@ def lifecycle_paths(spark: SparkSession, context: RunContext, lake_name: str) ->
         if UNEDITABLE in branches[name].properties
     ]
     notes += [
-        f"lake {lake_name}: {count_of(row['count'], 'path')} on branch {row['branch']} will not be deleted, because the server's API "
+        f"lake {lake_name}: {count_of(paths, 'path')} on branch {branch} will not be deleted, because the server's API "
         "cannot name paths that are not UTF-8; rename or delete them with the client that wrote them"
-        for row in sorted(collect(unnamed.groupBy("branch").count()), key=lambda row: row["branch"])
+        for branch, paths in sorted((row["values"], row["counts"]) for row in inexact.column("branch").value_counts().to_pylist())
     ]
     side = write_parts(pa.Table.from_pylist(edits, EXPIRY_PLAN.schema), run, state.files, EDITS_SIDE) if edits else []
     # An unreadable lake has no ranges, so the effect of its rules is unknown.
@@ -96,7 +95,7 @@ def lifecycle_paths(spark: SparkSession, context: RunContext, lake_name: str) ->
         notes=tuple(map(to_message, notes)),
         unedited=tuple(map(to_message, describe_unedited_branches(context, lake_name, {edit["ref_name"] for edit in edits}))),
     )
-    written = replace(written, side={EDITS_SIDE: tuple(side)} if side else {})
+    written = replace(written, side={**written.side, **({EDITS_SIDE: tuple(side)} if side else {})})
     return publish(state, run, written, context.clock, inputs=[potential, refs, entries], summary=summary, unsafe=context.unsafe)
 
 
