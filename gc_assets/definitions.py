@@ -101,7 +101,7 @@ def build_definitions(
         asset_checks=checks,
         jobs=[run, old_run, apply, *single],
         schedules=[nightly],
-        sensors=[approved_plans(config, apply), *notification_sensors(config)],
+        sensors=[approved_plans(config, apply, begin), *notification_sensors(config)],
         resources={"collector": Collector.of(platform, as_of, runtime)},
     )
 
