@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from gc_assets.engine.state_scan import ScanTask, group_by_size
-from gc_assets.engine.tables import Task, collect, run_in_process
+from gc_assets.engine.tables import Task, TaskChain, collect, run_in_process
 from gc_assets.engine.tasks import map_tasks, max_parallel_tasks, scan_fits_in_process, task_numbers
 from gc_assets.state.files import Files
 from gc_assets.state.receipts import PartFile
@@ -66,7 +66,7 @@ class ParquetScan:
         together = max_parallel_tasks(spark, max(1, len(self.paths)))
         groups = group_by_size(self.paths, self.sizes, together if most is None else min(most, together))
         pieces = max(1, len(groups))
-        return map_tasks(spark, _MapTask(self._fetch(groups), task), pieces, ddl)
+        return map_tasks(spark, TaskChain(self._fetch(groups), task), pieces, ddl)
 
     def read_batches(self) -> Iterator[pa.RecordBatch]:
         """Read all rows of the parts in the driver process."""
@@ -74,14 +74,3 @@ class ParquetScan:
 
     def _fetch(self, groups: tuple[tuple[str, ...], ...]) -> ScanTask:
         return ScanTask(self.files, groups, tuple(range(len(groups))), self.schema)
-
-
-@dataclass(frozen=True)
-class _MapTask:
-    """A task for executors that reads groups of parts, given by number, and calls `task`."""
-
-    fetch: ScanTask
-    task: Task
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return self.task(self.fetch(batches))

@@ -68,6 +68,17 @@ PARTS = pa.schema([("parts", pa.string()), ("digest", pa.int64()), *((name, pa.s
 MAX_SAMPLES = 20
 
 
+@dataclass(frozen=True)
+class TaskChain:
+    """A task that runs another one on the output of the first. It can be pickled for executors."""
+
+    first: Task
+    second: Task
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return self.second(self.first(batches))
+
+
 @dataclass(frozen=True, slots=True)
 class Totals:
     """The number of rows, and the sum of `size_bytes`, in a group of a table's rows."""

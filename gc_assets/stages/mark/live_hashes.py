@@ -27,7 +27,7 @@ from gc_assets.core.plan import Amount
 from gc_assets.core.sorted_hashes import is_in_sorted, sort_distinct
 from gc_assets.engine.sessions import is_local, is_small
 from gc_assets.engine.state_scan import group_by_size
-from gc_assets.engine.tables import Task, collect_arrow, spark_schema
+from gc_assets.engine.tables import Task, TaskChain, collect_arrow, spark_schema
 from gc_assets.engine.tasks import map_tasks
 from gc_assets.lakes.file_kinds import FILE_KINDS
 from gc_assets.stages.mark.container_scan import EXTERNAL, KIND_COUNT, Expanding, numbered_states, to_positions
@@ -274,7 +274,7 @@ class LiveHashes:
 
     def map_frame(self, task: Task, schema: StructType | str) -> DataFrame:
         """Run a task on all matched entries on executors, and return its output as a frame."""
-        return map_tasks(self._session, _MapMatched(self.scan, task), self.scan.tasks, schema)
+        return map_tasks(self._session, TaskChain(self.scan, task), self.scan.tasks, schema)
 
     @property
     def _session(self) -> SparkSession:
@@ -326,17 +326,6 @@ class LiveHashes:
         released = released_files.keys_frame(self._session, self.scan.files)
         hashed = released.select(position.cast("smallint").alias("storage"), F.xxhash64("key").alias("key_hash"))
         return hashed.distinct().withColumn("is_released", F.lit(True))
-
-
-@dataclass(frozen=True)
-class _MapMatched:
-    """Read and match groups of hash parts, and run another task on the matched rows."""
-
-    scan: HashScan
-    task: Task
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return self.task(self.scan(batches))
 
 
 _COUNTED: Final = pa.schema(

@@ -26,6 +26,7 @@ from gc_assets.engine.state_scan import group_by_size
 from gc_assets.engine.tables import (
     ROUTE,
     Task,
+    TaskChain,
     collect_arrow,
     frame_from_arrow,
     map_arrow,
@@ -249,7 +250,7 @@ class LiveSet:
         if entries <= MAX_IN_PROCESS_ENTRIES * (LOCAL_FACTOR if is_local(session) else 1):
             return pa.Table.from_batches(task(scan.run()), schema)
         scan = replace(scan, groups=group_by_size(paths, self._files.sizes(paths)))
-        return collect_arrow(map_tasks(session, _MapKeyed(scan, task), scan.tasks, spark_schema(schema)), schema)
+        return collect_arrow(map_tasks(session, TaskChain(scan, task), scan.tasks, spark_schema(schema)), schema)
 
     def direct_rows(self) -> pa.Table:
         """Return the containers and the files that commits reference directly.
@@ -412,17 +413,6 @@ class LiveSet:
     @property
     def _storages(self) -> tuple[str, ...]:
         return tuple(storage.name for storage in self.context.config.storages)
-
-
-@dataclass(frozen=True)
-class _MapKeyed:
-    """Scan groups of entry parts, and run another task on the matched rows."""
-
-    scan: EntryScan
-    task: Task
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return self.task(self.scan(batches))
 
 
 @lru_cache(maxsize=4)

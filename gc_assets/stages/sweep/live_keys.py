@@ -14,8 +14,7 @@ from gc_assets.core.commands import command
 from gc_assets.core.errors import StateError
 from gc_assets.core.sorted_hashes import sort_distinct
 from gc_assets.engine.run_context import RunContext
-from gc_assets.engine.tables import Task, spark_schema
-from gc_assets.stages.mark.hash_scan import SelectLive
+from gc_assets.engine.tables import Task, TaskChain, spark_schema
 from gc_assets.stages.mark.live_hashes import LiveHashes
 from gc_assets.stages.mark.live_set import LiveSet
 from gc_assets.state.journal import PublishedTable
@@ -84,16 +83,5 @@ class LiveKeys:
                 container that references it.
             schema: The columns of the result.
         """
-        found = (lake.run(_MapLive(lake.live_keys(self.storage), task), schema) for lake in self.lakes)
+        found = (lake.run(TaskChain(lake.live_keys(self.storage), task), schema) for lake in self.lakes)
         return pa.concat_tables([schema.empty_table(), *found])
-
-
-@dataclass(frozen=True)
-class _MapLive:
-    """Run a task on the matched rows whose file is live."""
-
-    select: SelectLive
-    task: Task
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return self.task(self.select(batches))

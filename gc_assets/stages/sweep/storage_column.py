@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 from gc_assets.engine import tasks
 from gc_assets.engine.parquet_scan import ParquetScan
 from gc_assets.engine.sessions import is_small
-from gc_assets.engine.tables import Task, collect, run_in_process
+from gc_assets.engine.tables import Task, TaskChain, collect, run_in_process
 
 _STORAGE: Final = "storage"
 
@@ -56,25 +56,24 @@ class StorageColumn:
 
         The work is split into at most `max_tasks` Spark tasks.
         """
-        return self.parts.map_arrow(self.spark, _OneStorage(self.storage, self.name, task), ddl, max_tasks)
+        return self.parts.map_arrow(self.spark, TaskChain(self._select, task), ddl, max_tasks)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the column's batches in the driver."""
-        return _column(self.parts.read_batches(), self.storage, self.name)
+        return self._select(self.parts.read_batches())
+
+    @property
+    def _select(self) -> _SelectColumn:
+        return _SelectColumn(self.storage, self.name)
 
 
 @dataclass(frozen=True)
-class _OneStorage:
-    """Run a task over the column's rows of one storage."""
+class _SelectColumn:
+    """Select one column of the rows of one storage."""
 
     storage: str
     name: str
-    task: Task
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return self.task(_column(batches, self.storage, self.name))
-
-
-def _column(batches: Iterator[pa.RecordBatch], storage: str, name: str) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        yield batch.filter(pc.equal(batch.column(_STORAGE), storage)).select([name])
+        for batch in batches:
+            yield batch.filter(pc.equal(batch.column(_STORAGE), self.storage)).select([self.name])
