@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from gc_assets.core.moments import to_micros
 from gc_assets.core.printable import show
 
 # Records of dropped tables without files are removed after this time. Until then, their files in
@@ -278,7 +279,7 @@ class AdoptableFiles:
         first: dict[str, int] = {}
         for table in tables:
             if table.gone_since is None:
-                limit = 0 if table.owns_from is None else _microseconds(table.owns_from)
+                limit = 0 if table.owns_from is None else to_micros(table.owns_from)
                 for prefix in table.prefixes:
                     first[prefix] = max(first.get(prefix, 0), limit)
         return cls(first if any(first.values()) else {})
@@ -593,9 +594,9 @@ class DroppedPrefixes:
             # Later assignments take precedence, so end with the earliest of the tables that wait.
             items = [(index, self.tables[index]) for index in reversed(self.by_prefix[prefix])]
             for index, item in sorted(items, key=lambda pair: not pair[1].is_due):
-                is_own = times[rows] < _microseconds(item.owns_until)
+                is_own = times[rows] < to_micros(item.owns_until)
                 if item.table.owns_from is not None and not item.may_have_adopted:
-                    is_own &= times[rows] >= _microseconds(item.table.owns_from)
+                    is_own &= times[rows] >= to_micros(item.table.owns_from)
                 found[rows[is_own]] = index
         return pa.array(found, pa.int32(), mask=found < 0)
 
@@ -677,10 +678,6 @@ class TableSelection:
 
 
 ALL_TABLES: Final = TableSelection(are_excluded=True)
-
-
-def _microseconds(time: datetime) -> int:
-    return pa.scalar(time, _MICROSECONDS).cast(pa.int64()).as_py()
 
 
 def upwards(directory: str) -> Iterator[str]:

@@ -12,10 +12,11 @@ from typing import Final
 
 EARLIEST: Final = datetime.min.replace(tzinfo=UTC)
 LATEST: Final = datetime.max.replace(tzinfo=UTC)
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND: Final = timedelta(microseconds=1)
 _MAX_SECONDS: Final = timedelta.max.days * 86_400
 # The latest time in microseconds since 1970.
-LATEST_MICROS: Final = (LATEST - _EPOCH) // timedelta(microseconds=1)
+LATEST_MICROS: Final = (LATEST - EPOCH) // MICROSECOND
 
 
 def shift(moment: datetime, age: timedelta) -> datetime:
@@ -38,7 +39,17 @@ def seconds(count: float) -> timedelta:
 
 def from_timestamp(count: float) -> datetime:
     """Return the time at a number of seconds since 1970."""
-    return shift(_EPOCH, seconds(count))
+    return shift(EPOCH, seconds(count))
+
+
+def to_micros(moment: datetime) -> int:
+    """Return a time in microseconds since 1970."""
+    return (moment - EPOCH) // MICROSECOND
+
+
+def from_micros(count: int) -> datetime:
+    """Return the time at a number of microseconds since 1970."""
+    return shift(EPOCH, count * MICROSECOND)
 
 
 def to_utc(moment: datetime) -> datetime:

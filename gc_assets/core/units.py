@@ -8,7 +8,7 @@ from datetime import date, datetime, time, timedelta
 from fractions import Fraction
 from typing import Final, Self
 
-from gc_assets.core.moments import days, shift, to_utc
+from gc_assets.core.moments import days, shift, to_micros, to_utc
 
 # Longer than any history, but short enough for calendar arithmetic.
 LONGEST: Final = timedelta(days=365_000)
@@ -131,6 +131,11 @@ class Cutoff:
         if self.forever:
             return None
         return self.at if self.at is not None else (shift(as_of, -self.max_age) if self.max_age is not None else None)
+
+    def moment_micros(self, as_of: datetime) -> int | None:
+        """Return `moment` in microseconds since 1970."""
+        moment = self.moment(as_of)
+        return None if moment is None else to_micros(moment)
 
     @property
     def retained_text(self) -> str:

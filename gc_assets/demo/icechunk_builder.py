@@ -11,7 +11,7 @@ import os
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,13 +20,13 @@ import numpy as np
 import zarr
 import zstandard
 
+from gc_assets.core.moments import to_micros
 from gc_assets.lakes.icechunk.envelope import HEADER_BYTES
 from gc_assets.lakes.icechunk.repo_info import parse_repo
 from gc_assets.lakes.icechunk.repo_writer import write_repo
 
 FLUSHED_AT = 3
 DATA_FOLDERS = ("snapshots", "manifests", "transactions", "chunks")
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Write = Callable[[zarr.Group], None]
 
@@ -62,7 +62,7 @@ def set_flushed_at(snapshot: Path, at: datetime) -> None:
     position = field_position(payload, FLUSHED_AT)
     if position is None:
         raise ValueError(f"{snapshot} has no flushed_at, expected a time in every snapshot")
-    struct.pack_into("<Q", payload, position, (at - EPOCH) // timedelta(microseconds=1))
+    struct.pack_into("<Q", payload, position, to_micros(at))
     snapshot.write_bytes(with_payload(raw, payload))
     set_file_time(snapshot, at)
 
@@ -71,7 +71,7 @@ def set_entry_time(repo: Path, snapshot: str, at: datetime) -> None:
     """Set the time of a snapshot in the `repo` file of spec version 2."""
     raw = repo.read_bytes()
     info = parse_repo(str(repo), raw)
-    entry = replace(info.snapshots[snapshot], flushed_us=(at - EPOCH) // timedelta(microseconds=1))
+    entry = replace(info.snapshots[snapshot], flushed_us=to_micros(at))
     repo.write_bytes(write_repo(str(repo), raw, replace(info, snapshots={**info.snapshots, snapshot: entry})))
 
 

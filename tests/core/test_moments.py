@@ -8,7 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gc_assets.core.moments import EARLIEST, LATEST, LATEST_MICROS, days, from_timestamp, seconds, shift, to_utc
+from gc_assets.core.moments import (
+    EARLIEST,
+    LATEST,
+    LATEST_MICROS,
+    days,
+    from_micros,
+    from_timestamp,
+    seconds,
+    shift,
+    to_micros,
+    to_utc,
+)
 
 NOW = datetime(2026, 11, 25, tzinfo=UTC)
 
@@ -46,5 +57,19 @@ def test_time_in_another_zone_is_converted_to_utc() -> None:
     assert to_utc(datetime.fromisoformat("2026-01-01")) == datetime(2026, 1, 1, tzinfo=UTC)
 
 
+def test_microseconds_before_1970_are_negative() -> None:
+    assert to_micros(datetime(1969, 12, 31, 23, 59, 59, 999_998, UTC)) == -2
+
+
+@given(st.datetimes(timezones=st.just(UTC)))
+def test_time_in_microseconds_is_exact(moment: datetime) -> None:
+    assert from_micros(to_micros(moment)) == moment
+
+
+@pytest.mark.parametrize("count, moment", [(-(2**63), EARLIEST), (2**63 - 1, LATEST)])
+def test_microseconds_outside_datetime_range_become_the_nearest_time(count: int, moment: datetime) -> None:
+    assert from_micros(count) == moment
+
+
 def test_latest_datetime_microsecond_is_supported() -> None:
-    assert datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=LATEST_MICROS) == LATEST
+    assert from_micros(LATEST_MICROS) == LATEST

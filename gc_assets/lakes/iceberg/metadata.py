@@ -15,10 +15,11 @@ import re
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Literal, TypeVar, cast
 
 from gc_assets.core.errors import FormatError
+from gc_assets.core.moments import EPOCH
 from gc_assets.core.untrusted_input import gunzip, gunzip_start, is_text, normalize_uuid, parse_json
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.kind import TableIdentity
@@ -35,7 +36,6 @@ REF_SETTINGS = (MIN_SNAPSHOTS_TO_KEEP, MAX_SNAPSHOT_AGE_MS, MAX_REF_AGE_MS)
 TABLE_SETTINGS = tuple(f"history.expire.{name}" for name in REF_SETTINGS)
 GC_ENABLED = "gc.enabled"
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _INT64 = range(-(2**63), 2**63)
 _LOCATIONS = ("write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path")
 _FILE_LISTS = ("snapshots", "refs", "snapshot-log", "metadata-log", "statistics", "partition-statistics")
@@ -412,7 +412,7 @@ def _parse_snapshot(item: _JsonObject, files_of: Mapping[int, list[ContentRoot]]
 def _parse_timestamp(item: _JsonObject) -> datetime:
     milliseconds = item.require("timestamp-ms", int)
     try:
-        return _EPOCH + timedelta(milliseconds=milliseconds)
+        return EPOCH + timedelta(milliseconds=milliseconds)
     except OverflowError:
         raise FormatError(f"{item.address}: `timestamp-ms` of {item.path} is {milliseconds}, outside the years 1 to 9999") from None
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from gc_assets.core.errors import GcError, LakeUnreadable
 from gc_assets.core.forest import NO_PARENT, Forest, Reach, build_forest, refs_reaching
-from gc_assets.core.moments import format_time
+from gc_assets.core.moments import format_time, to_micros
 from gc_assets.core.units import count_of
 from gc_assets.lakes.iceberg.catalog_policy import read_policy
 from gc_assets.lakes.iceberg.config import IcebergRetention
@@ -32,7 +32,6 @@ from gc_assets.lakes.iceberg.settings import (
     describe_limits,
     find_invalid_settings,
     find_keeping_policy,
-    to_micros,
 )
 from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED, CommitSource, CommitState, FrozenRefs, Ref, RefType, Retention
 from gc_assets.state.arrow_types import TIMESTAMP

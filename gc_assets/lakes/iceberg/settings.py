@@ -12,8 +12,9 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
+from gc_assets.core.moments import EPOCH, MICROSECOND, to_micros
 from gc_assets.core.units import Cutoff, count_of, format_duration
 from gc_assets.lakes.iceberg.catalog_policy import CatalogPolicy, read_policy
 from gc_assets.lakes.iceberg.config import IcebergRetention
@@ -34,7 +35,6 @@ FOREVER_MS = 2**63 - 1  # Java's Long.MAX_VALUE, which engines write for "no lim
 
 ALWAYS = -math.inf
 NEVER = math.inf
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 # For each table property, the configuration key that overrides it.
@@ -80,7 +80,7 @@ def describe_limits(properties: Mapping[str, str], overrides: IcebergRetention, 
     """
     if overrides.source == "catalog" and not properties:
         return "what the policies of its catalog require"
-    limits, policy = TableLimits.of(properties, overrides, _EPOCH), _policy_of(properties, overrides)
+    limits, policy = TableLimits.of(properties, overrides, EPOCH), _policy_of(properties, overrides)
     keep_last_key, age_key, _ = TABLE_SETTINGS
     sources: list[tuple[object, str]] = [(overrides.max_snapshot_age, age_key)]
     kept = "everything"
@@ -106,10 +106,6 @@ def _find_origin(properties: Mapping[str, str], policy: CatalogPolicy, override:
     if override is not None:
         return None
     return "table properties" if key in properties else "Iceberg's defaults"
-
-
-def to_micros(moment: datetime) -> int:
-    return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,12 +235,12 @@ def _limits_by_cutoff(cutoff: Cutoff, rule: str, ref: Ref, as_of: datetime) -> R
 
 def _limit_by_cutoff(cutoff: Cutoff, rule: str, as_of: datetime) -> AgeLimit:
     label = f"{rule} ({cutoff.limit_text})"
-    moment = cutoff.moment(as_of)
+    moment = cutoff.moment_micros(as_of)
     if cutoff.forever:
         return AgeLimit(ALWAYS, NEVER, label)
     if moment is None:
         return AgeLimit(NEVER, 0, label)
-    return AgeLimit(to_micros(moment), NEVER if cutoff.max_age is None else cutoff.max_age // timedelta(microseconds=1), label)
+    return AgeLimit(moment, NEVER if cutoff.max_age is None else cutoff.max_age // MICROSECOND, label)
 
 
 def _limit_by_age(milliseconds: int, as_of: datetime, name: str, origin: str | None = None) -> AgeLimit:

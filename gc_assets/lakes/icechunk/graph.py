@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 
 import pyarrow as pa
 
@@ -28,8 +28,6 @@ UNREADABLE = "unreadable"
 ENTRY = "entry"
 # When a listed snapshot's object was stored, in microseconds since 1970.
 STORED = "stored_us"
-MICROSECOND = timedelta(microseconds=1)
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +57,6 @@ class Graph:
     @property
     def ids(self) -> Sequence[str]:
         return self.history.forest.ids
-
-
-def micros(moment: datetime) -> int:
-    return (moment - _EPOCH) // MICROSECOND
-
-
-def moment_micros(moment: datetime | None) -> int | None:
-    return None if moment is None else micros(moment)
 
 
 def commit_table(commits: Iterable[Commit]) -> pa.Table:
@@ -104,7 +94,7 @@ def read_graph(refs: FrozenRefs, commits: pa.Table, as_of: datetime, config: Ice
 
     def rule_for(name: str) -> Rule:
         cutoff, path = config.retention.cutoff_for(name)
-        return Rule(cutoff, path, moment_micros(cutoff.moment(as_of)))
+        return Rule(cutoff, path, cutoff.moment_micros(as_of))
 
     pointers, renamed = list[RefPointer](), list[RefPointer]()
     for ref in sorted(refs.refs, key=lambda ref: (ref.ref_type != "tag", ref.ref_name)):

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from gc_assets.core.errors import FormatError, LakeUnreadable
+from gc_assets.core.moments import to_micros
 from gc_assets.core.objects import Objects
 from gc_assets.core.units import Cutoff
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.icechunk import envelope
 from gc_assets.lakes.icechunk.backup_names import BACKUP_FOLDER, backup_time_us
 from gc_assets.lakes.icechunk.flatbuffers import FlatBuffer, TableReader
-from gc_assets.lakes.icechunk.graph import micros
 from gc_assets.lakes.icechunk.repo_info import BEFORE_UPDATES, IDENTIFIER, REPO_FIELDS, RepoInfo
 from gc_assets.lakes.protocol import ContentRoot
 
@@ -66,13 +66,12 @@ def find_needed_backups(lake: str, objects: Objects, repository: str, info: Repo
     """
     listed = _list_folder(lake, objects, repository)
     backups = {
-        name: Backup(name, size, time, max(time, micros(modified)))
+        name: Backup(name, size, time, max(time, to_micros(modified)))
         for name, (size, modified) in listed.items()
         if (time := backup_time_us(name)) is not None
     }
     unknown = sorted(listed.keys() - backups)
-    moment = cutoff.moment(as_of)
-    limit = 0 if moment is None else micros(moment)
+    limit = cutoff.moment_micros(as_of) or 0
     needed = {*unknown, *info.backups, *(name for name, item in backups.items() if item.written_us >= limit)}
     log = _OperationsLog(objects, repository, backups)
     # Copies may be large, so the log is only followed if one of them could be garbage.

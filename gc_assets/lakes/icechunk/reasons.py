@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gc_assets.core.forest import NO_PARENT
-from gc_assets.core.moments import LATEST_MICROS
+from gc_assets.core.moments import LATEST_MICROS, MICROSECOND
 from gc_assets.core.units import count_of
 from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.lakes.icechunk.expiration import Expiration, History, RefPointer
-from gc_assets.lakes.icechunk.graph import MICROSECOND, Graph
+from gc_assets.lakes.icechunk.graph import Graph
 
 
 class Reasons:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from itertools import pairwise
 from typing import Final
 
 from gc_assets.core.errors import FormatError
+from gc_assets.core.moments import from_micros
 from gc_assets.lakes.icechunk import envelope
 from gc_assets.lakes.icechunk.flatbuffers import I32, U8, U16, U32, FlatBuffer, Table, TableReader
 from gc_assets.lakes.icechunk.ids import ID_BYTES, spell_one
@@ -37,7 +38,6 @@ ITEM_FIELDS: Final = 2
 FEATURE_FLAGS: Final[Mapping[int, str]] = {3: "move_node", 4: "create_tag", 5: "delete_tag"}
 
 _RESTORE: Final = "restore the object from its newest copy in overwritten/"
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 MetadataItems = tuple[tuple[str, bytes], ...]
 
@@ -65,7 +65,7 @@ class SnapshotInfo:
 
     @property
     def flushed_at(self) -> datetime:
-        return _EPOCH + timedelta(microseconds=self.flushed_us)
+        return from_micros(self.flushed_us)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from enum import IntEnum
 from typing import Final, Literal
 
 from gc_assets.core.errors import FormatError
+from gc_assets.core.moments import LATEST_MICROS
 from gc_assets.lakes.icechunk.flatbuffers import U8, U16, U64, Table, TableReader
 from gc_assets.lakes.icechunk.ids import ID_BYTES, spell_one
 
@@ -22,9 +22,6 @@ KIND, VALUE, UPDATED_AT, BACKUP_PATH = range(4)
 UPDATE_FIELDS: Final = 4
 AVAILABILITY, SET_AT, REASON = range(3)
 STATUS_FIELDS: Final = 3
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_END_OF_TIME_US: Final = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
 
 FieldType = Literal["u8", "u16", "bool", "string", "id", "status"]
 
@@ -116,7 +113,7 @@ class Update:
 def parse_time(table: Table, field: int, name: str) -> int:
     """Read a time in microseconds since 1970. It must not be later than the year 9999."""
     found = table.number(field, U64)
-    if found > _END_OF_TIME_US:
+    if found > LATEST_MICROS:
         raise FormatError(
             f"{table.buffer.source}: expected {name} in microseconds since 1970, found {found}; "
             "restore the object from its newest copy in overwritten/"

@@ -10,16 +10,17 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Final
 
 from gc_assets.core.errors import FormatError, LakeUnreadable
+from gc_assets.core.moments import from_micros, to_micros
 from gc_assets.core.objects import Objects
 from gc_assets.core.units import Cutoff
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.icechunk import envelope
 from gc_assets.lakes.icechunk.backup_names import BACKUP_FOLDER
-from gc_assets.lakes.icechunk.graph import ENTRY, STORED, micros
+from gc_assets.lakes.icechunk.graph import ENTRY, STORED
 from gc_assets.lakes.icechunk.overwritten import find_needed_backups
 from gc_assets.lakes.icechunk.refs import list_ref_files
 from gc_assets.lakes.icechunk.repo_edits import entry_document
@@ -40,7 +41,6 @@ from gc_assets.lakes.icechunk.virtual_locations import parse_chunk_containers
 from gc_assets.lakes.protocol import Claim, Commit, CommitSource, ContentRoot, FrozenRefs, NamedPrefixes, Ref, RefType
 
 _NAMES: Final = {Availability.ONLINE: "online", Availability.READ_ONLY: "read-only", Availability.OFFLINE: "offline"}
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ class RepositoryV2:
 
     def _listed_commit(self, entry: SnapshotInfo, file: SnapshotFile | None) -> Commit:
         size_bytes = None if file is None else file.size_bytes
-        stored = {} if file is None else {STORED: str(micros(file.last_modified))}
+        stored = {} if file is None else {STORED: str(to_micros(file.last_modified))}
         snapshot = ContentRoot(f"{self._snapshots.address}{entry.snapshot_id}", Kind.SNAPSHOT, is_container=True, size_bytes=size_bytes)
         return Commit(
             commit_id=entry.snapshot_id,
@@ -173,7 +173,7 @@ class RepositoryV2:
 
     def _notes(self, info: RepoInfo, ref_files: tuple[ContentRoot, ...]) -> Iterator[str]:
         if (status := info.status).availability is not Availability.ONLINE:
-            since = (_EPOCH + timedelta(microseconds=status.set_us)).isoformat(timespec="seconds")
+            since = from_micros(status.set_us).isoformat(timespec="seconds")
             reason = f": {status.reason}" if status.reason else ""
             yield (
                 f"lake {self.lake}: the repository is {_NAMES[status.availability]} since {since}{reason}. None of its files is collected "

@@ -16,10 +16,11 @@ import pyarrow as pa
 
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.core.forest import NO_PARENT
+from gc_assets.core.moments import to_micros
 from gc_assets.core.units import Cutoff, count_of
 from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.lakes.icechunk.expiration import Expiration, RefPointer, Semantics, expire, resolve_semantics
-from gc_assets.lakes.icechunk.graph import Graph, micros, moment_micros, read_graph, shared_names
+from gc_assets.lakes.icechunk.graph import Graph, read_graph, shared_names
 from gc_assets.lakes.icechunk.reasons import Reasons, keep_until
 from gc_assets.lakes.icechunk.ref_names import other_name
 from gc_assets.lakes.icechunk.refs import READ_ONLY
@@ -55,7 +56,7 @@ def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: d
     }
     expiration = compared[semantics]
     unreached = _find_unreached(graph, protecting) - _find_cut_off(graph, refs)
-    protected = _find_protected(graph, expiration, unreached, micros(grace_cutoff), config.retention.dangling_cutoff(), as_of)
+    protected = _find_protected(graph, expiration, unreached, to_micros(grace_cutoff), config.retention.dangling_cutoff(), as_of)
     _refuse_unreadable(refs.lake, graph, protected)
     reasons = Reasons(graph, expiration, config, protecting)
     rows = [_row(graph, expiration, protected, reasons, index) for index in range(len(graph.ids))]
@@ -130,7 +131,7 @@ def _find_protected(
     if any(index in expiration.reached for index in graph.history.forest.cyclic):
         reason = "kept: the history of a ref ends in a cycle of parents, so it may be an ancestor"
         protected |= dict.fromkeys(unreached - protected.keys(), reason)
-    moment = moment_micros(cutoff.moment(as_of))
+    moment = cutoff.moment_micros(as_of)
     young: list[tuple[int, str]] = []
     for index, stamp in enumerate(graph.history.stamps):
         if index in expiration.reached:

@@ -8,11 +8,12 @@ arrays) are not read, because `manifest_files` and `manifest_files_v2` list all 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 
 import numpy as np
 
 from gc_assets.core.errors import FormatError
+from gc_assets.core.moments import LATEST_MICROS, from_micros
 from gc_assets.lakes.icechunk import envelope
 from gc_assets.lakes.icechunk.flatbuffers import ABSENT, FlatBuffer, Table, VTable
 from gc_assets.lakes.icechunk.ids import ID_BYTES, spell_one, unspell_one
@@ -34,9 +35,6 @@ _MANIFEST_FIELDS = 4
 _MANIFEST_FILE = np.dtype([("id", "V12"), ("_", "V4"), ("size_bytes", "<u8"), ("chunk_refs", "<u4"), ("__", "V4")])
 # Neither file systems nor our own tables support larger sizes.
 _LARGEST_FILE = np.iinfo(np.int64).max
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# `datetime` cannot represent later times, and only a damaged file would contain one.
-_END_OF_TIME_US = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +83,7 @@ def parse_snapshot(source: str, raw: bytes, spec_versions: frozenset[int] = enve
         root.at(_MANIFEST_FILES_V2, "manifest_files_v2")
     parent = _parent_position(root)
     flushed_at = buffer.unsigned64(root.at(_FLUSHED_AT, "flushed_at"))
-    if flushed_at > _END_OF_TIME_US:
+    if flushed_at > LATEST_MICROS:
         raise FormatError(f"{source}: expected flushed_at in microseconds since 1970, found {flushed_at}; restore the file from a backup")
     start, length = buffer.vector(root.at(_MESSAGE, "message"), 1)
     try:
@@ -96,7 +94,7 @@ def parse_snapshot(source: str, raw: bytes, spec_versions: frozenset[int] = enve
     return Snapshot(
         snapshot_id=spell_one(buffer.take(root.at(_ID, "id"), ID_BYTES)),
         parent_id=None if parent is None else spell_one(buffer.take(parent, ID_BYTES)),
-        flushed_at=_EPOCH + timedelta(microseconds=flushed_at),
+        flushed_at=from_micros(flushed_at),
         message=message,
         manifest_files=tuple(dict.fromkeys(listed)),
         has_extra=has_extra or (root.has(_EXTRA) and buffer.vector(root.at(_EXTRA, "extra"), 1)[1] > 0),

@@ -11,14 +11,12 @@ Unlike Nessie GC, we also retain the commit that was current at T, so that the s
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 
 import numpy as np
 
 from gc_assets.core.units import Cutoff
 from gc_assets.lakes.nessie.log_forest import Bools, LogForest
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,7 +38,7 @@ def retain_log(history: LogForest, head: int, cutoff: Cutoff, as_of: datetime, *
     distance = history.depth[head] - history.depth
     retained = np.full(len(history), cutoff.forever)
     retained[head] = True
-    moment = to_micros(cutoff.moment(as_of))
+    moment = cutoff.moment_micros(as_of)
     if cutoff.keep_last is not None:
         retained |= distance < cutoff.keep_last
     if moment is not None:
@@ -55,10 +53,6 @@ def retain_log(history: LogForest, head: int, cutoff: Cutoff, as_of: datetime, *
         return RetainedLog(commits, oldest, None)
     commits[first_expired] = True
     return RetainedLog(commits, first_expired, first_expired)
-
-
-def to_micros(moment: datetime | None) -> int | None:
-    return None if moment is None else (moment - _EPOCH) // timedelta(microseconds=1)
 
 
 def _oldest(history: LogForest, commits: Bools) -> int:

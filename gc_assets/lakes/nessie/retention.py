@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from gc_assets.core.errors import LakeUnreadable
-from gc_assets.core.moments import LATEST_MICROS
+from gc_assets.core.moments import LATEST_MICROS, MICROSECOND, to_micros
 from gc_assets.core.units import Cutoff, count_of
 from gc_assets.lakes.nessie.config import NessieLakeConfig
 from gc_assets.lakes.nessie.contents import Operations, live_contents, state_digest
-from gc_assets.lakes.nessie.cutoffs import RetainedLog, retain_log, to_micros
+from gc_assets.lakes.nessie.cutoffs import RetainedLog, retain_log
 from gc_assets.lakes.nessie.log_forest import Bools, LogForest
 from gc_assets.lakes.nessie.operations import OPERATIONS, row_lines
 from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED, CommitState, FrozenRefs, PreviousRef, Ref, Retention
@@ -114,7 +114,7 @@ def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: d
     retained = _union_commits(history, [log.retained for log in logs])
     names, counts = history.graph.reaching_refs({log.ref.ref_name: log.head_id for log in logs})
     reached = counts.to_numpy() > 0
-    young = ~reached & ((history.times >= (to_micros(grace_cutoff) or 0)) | _select_unreferenced(history, as_of, config))
+    young = ~reached & ((history.times >= to_micros(grace_cutoff)) | _select_unreferenced(history, as_of, config))
     protected = young | _union_commits(history, kept_by_previous)
     ref_names = names.to_pylist()
     rows = pa.table(
@@ -260,7 +260,7 @@ def _select_unreferenced(history: LogForest, as_of: datetime, config: NessieLake
     The cut-off is `retention.dangling`. If that is not set, `retention.default` applies.
     """
     cutoff = config.retention.dangling_cutoff() or config.retention.default.as_cutoff()
-    moment = to_micros(cutoff.moment(as_of))
+    moment = cutoff.moment_micros(as_of)
     return np.full(len(history), cutoff.forever) if moment is None else history.times >= moment
 
 
@@ -277,7 +277,7 @@ def _keep_until(history: LogForest, logs: Sequence[_RefLog], retained: Bools) ->
         if log.cutoff.max_age is None or log.cutoff.keep_last is not None:
             otherwise |= log.retained.commits
         else:
-            ends = np.minimum(history.times + log.cutoff.max_age // timedelta(microseconds=1), LATEST_MICROS)
+            ends = np.minimum(history.times + log.cutoff.max_age // MICROSECOND, LATEST_MICROS)
             until = np.where(log.retained.commits, np.maximum(until, ends), until)
     return pa.array(until, mask=otherwise)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 
 import pyarrow as pa
@@ -37,6 +37,7 @@ from gc_assets.core.dropped_tables import (
 from gc_assets.core.errors import GcError
 from gc_assets.core.foreign import OTHER_FORMAT, ClaimAges, ForeignRules
 from gc_assets.core.hashing import xxhash64
+from gc_assets.core.moments import from_micros
 from gc_assets.core.phases import PURGE, QUARANTINE
 from gc_assets.core.plan import Unreadable
 from gc_assets.core.printable import show, to_message
@@ -86,9 +87,6 @@ DROPPED: Final = "dropped"
 DUE, WAITS = "due", "waits"
 _LISTED: Final = pa.schema([STORAGE_INVENTORY.schema.field(name) for name in ("key", "size_bytes", "last_modified")])
 _NOTHING: Final = DroppedPrefixes(())
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-# The earliest time that Python can represent, in microseconds since 1970.
-_FIRST_US: Final = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
 # Every task that searches for adopted files holds their hashes and times, with 16 bytes each.
 MAX_ADOPTABLE: Final = 2_000_000
 
@@ -189,7 +187,7 @@ class DroppedTables:
         hashes, times = first.column("key_hash").to_numpy(), first.column("modified_us_min").to_numpy()
         with_limit = {item.lake for item in self.remembered if item.gone_since is None and item.owns_from is not None}
         oldest = {
-            (item.lake, table_uuid): _EPOCH + timedelta(microseconds=max(time, _FIRST_US))
+            (item.lake, table_uuid): from_micros(time)
             for item, lake in zip(keys.sets, keys.lakes, strict=True)
             if item.lake in with_limit
             for table_uuid, time in lake.oldest_by_table(storage_name, hashes, times).items()

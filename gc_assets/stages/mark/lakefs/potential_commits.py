@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Final
 
 import numpy as np
@@ -19,6 +18,7 @@ from pyspark.sql import SparkSession
 
 from gc_assets.core.arrow_rows import aggregate_rows
 from gc_assets.core.graph import CommitGraph
+from gc_assets.core.moments import to_micros
 from gc_assets.engine.progress import log_activity, log_progress, start_run
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import merge_written, publish, report_parts, write_parts, write_rows
@@ -152,7 +152,7 @@ class _Classify:
         named = [[name for name, is_in in zip(classes, row, strict=True) if is_in] for row in sets.tolist()]
         bounds = [commit_bound(self.rules, members) for members in named]
         times = commits.column("committed_at").cast(pa.int64()).to_numpy()
-        limits = np.array([_micros(bound) if bound is not None else np.iinfo(np.int64).max for bound in bounds], np.int64)
+        limits = np.array([to_micros(bound) if bound is not None else np.iinfo(np.int64).max for bound in bounds], np.int64)
         has_rule = np.array([bound is not None for bound in bounds], np.bool_)
         known = read_parts(self.files, list(self.seen), COMMIT_GRAPH.schema, ["commit_id"]).column("commit_id")
         unseen = pc.invert(pc.is_in(commits.column("commit_id"), known)).to_numpy()
@@ -225,7 +225,3 @@ def _merge_rows(rows: pa.Table, classes: Sequence[str]) -> pa.Table:
     how = {f"class {number}": "max" for number in range(len(classes))}
     how |= {"first_commit_at": "min", "commits": "sum", "tagged": "max", "potential": "max"}
     return aggregate_rows(rows, "address", how)
-
-
-def _micros(moment: datetime) -> int:
-    return pa.scalar(moment, TIMESTAMP).value
