@@ -86,24 +86,30 @@ def check_action(action: ExpiryAction, state: CurrentState, requested: Requested
     An action may only be executed if the repository is in the state that the plan assumes, and the
     policy still requires the action.
     """
-    if action.action not in _CHECKS:
-        found: Refusal = "denied", f"Icechunk has no action {action.action!r}: unreachable snapshots are removed as orphans; plan again"
-    else:
-        try:
-            found = _CHECKS[action.action](action, state)
-        except ValueError as error:
-            found = "denied", str(error)
+    try:
+        if action.action == EDIT_PARENT:
+            found: Refusal = check_parent_edit(action, state.parents, "snapshots/")
+        elif action.action == DELETE_REF:
+            found = check_ref_deletion(action, state.heads)
+        else:
+            found = "denied", f"Icechunk has no action {action.action!r}: unreachable snapshots are removed as orphans; plan again"
+    except ValueError as error:
+        found = "denied", str(error)
     if found is None and (refusal := requested.find_refusal(action)):
         found = "changed", refusal
     return None if found is None else ExpiryOutcome(action, *found)
 
 
-def _check_edit(action: ExpiryAction, state: CurrentState) -> Refusal:
+def check_parent_edit(action: ExpiryAction, parents: Mapping[str, str | None], place: str) -> Refusal:
+    """Check that a snapshot still has the parent that an action replaces.
+
+    `place` is the repository's list of snapshots, for messages.
+    """
     snapshot = action.snapshot_id
     expected, new_parent = parents_of(action)
-    if snapshot not in state.parents:
-        return "changed", f"snapshot {snapshot} is no longer in snapshots/; plan again"
-    parent = state.parents[snapshot]
+    if snapshot not in parents:
+        return "changed", f"snapshot {snapshot} is no longer in {place}; plan again"
+    parent = parents[snapshot]
     if parent == new_parent:
         return "absent", f"the parent of snapshot {snapshot} is already {parent}"
     if parent != expected:
@@ -111,8 +117,9 @@ def _check_edit(action: ExpiryAction, state: CurrentState) -> Refusal:
     return None
 
 
-def _check_deletion(action: ExpiryAction, state: CurrentState) -> Refusal:
-    head = state.heads.get(ref_of(action))
+def check_ref_deletion(action: ExpiryAction, heads: Mapping[tuple[RefType, str], str]) -> Refusal:
+    """Check that a ref still has the head that the plan recorded."""
+    head = heads.get(ref_of(action))
     if head is None:
         return "absent", f"{label(action)} no longer exists"
     if head != action.snapshot_id:
@@ -120,7 +127,28 @@ def _check_deletion(action: ExpiryAction, state: CurrentState) -> Refusal:
     return None
 
 
-_CHECKS = {EDIT_PARENT: _check_edit, DELETE_REF: _check_deletion}
+def check_parent_restore(action: ExpiryAction, found: str | None) -> Refusal:
+    """Check that a snapshot, whose parent is now `found`, has the parent that an action set."""
+    old, new = parents_of(action)
+    if found == old:
+        return "absent", f"the parent of snapshot {action.snapshot_id} is already {old}"
+    if found != new:
+        return "changed", f"snapshot {action.snapshot_id}: expected the parent {new}, found {found}; left unchanged"
+    return None
+
+
+def check_ref_restore(action: ExpiryAction, heads: Mapping[tuple[RefType, str], str]) -> Refusal:
+    """Check that the name of a deleted branch is free. `ValueError` if the action deleted a tag."""
+    found = heads.get(ref_of(action))
+    if found is not None:
+        verdict: ExpiryVerdict = "absent" if found == action.snapshot_id else "changed"
+        return verdict, f"{label(action)} points to snapshot {found}; left unchanged"
+    if action.ref_type == "tag":
+        raise ValueError(
+            f"{label(action)} was deleted, and Icechunk does not allow reuse of the name of a deleted tag; "
+            f"create a tag with another name at snapshot {action.snapshot_id} with icechunk"
+        )
+    return None
 
 
 def add_ancestors(reached: set[str], head: str, parents: Mapping[str, str | None]) -> None:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
-from gc_assets.lakes.icechunk.current_state import label, ref_of
+from gc_assets.lakes.icechunk.current_state import Refusal, check_ref_deletion, label, ref_of
 from gc_assets.lakes.icechunk.editor import Editor
 from gc_assets.lakes.icechunk.ref_names import DECODED_NAME
 from gc_assets.lakes.icechunk.refs import READ_ONLY
@@ -20,7 +20,7 @@ from gc_assets.lakes.icechunk.repo_file import Decision, RepoFile, StoredRepo, e
 from gc_assets.lakes.icechunk.repo_info import MAIN, RepoInfo
 from gc_assets.lakes.icechunk.repo_updates import UpdateKind
 from gc_assets.lakes.icechunk.repository_settings import ONLINE, RepositorySettings
-from gc_assets.lakes.protocol import PROTECTED, ExpiryAction, ExpiryOutcome, ExpiryVerdict, FrozenRefs, Ref
+from gc_assets.lakes.protocol import PROTECTED, ExpiryAction, ExpiryOutcome, FrozenRefs, Ref
 
 _IS_MAIN = "it is the main branch"
 _IS_SHARED = "several refs have its name"
@@ -84,13 +84,11 @@ def delete_in_repo(actions: Sequence[ExpiryAction], file: RepoFile) -> Iterator[
     return edit_repo(actions, file, decide, lambda _: UpdateKind.EXPIRATION_RAN)
 
 
-def _check(action: ExpiryAction, info: RepoInfo) -> tuple[ExpiryVerdict, str] | None:
+def _check(action: ExpiryAction, info: RepoInfo) -> Refusal:
     """Return the outcome of a branch deletion if it must not be executed, otherwise None."""
-    name, head = str(action.ref_name), heads_of(info).get(ref_of(action))
-    if head is None:
-        return "absent", f"{label(action)} no longer exists"
-    if head != action.snapshot_id:
-        return "changed", f"{label(action)}: expected the head {action.snapshot_id}, found {head}; plan again"
+    if (refusal := check_ref_deletion(action, heads_of(info))) is not None:
+        return refusal
+    name = str(action.ref_name)
     if name == MAIN or name in info.tags:
         return "changed", f"{label(action)} is kept: {_IS_MAIN if name == MAIN else _IS_SHARED}"
     lock = find_lock(info)

@@ -9,23 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from gc_assets.lakes.icechunk.current_state import RequestedEdits, add_ancestors, label, parents_of, ref_of
+from gc_assets.lakes.icechunk.current_state import (
+    CurrentState,
+    Refusal,
+    RequestedEdits,
+    add_ancestors,
+    check_parent_edit,
+    check_ref_deletion,
+    label,
+    parents_of,
+    ref_of,
+)
 from gc_assets.lakes.icechunk.repo_edits import RepoEdits, needed_snapshots
 from gc_assets.lakes.icechunk.repo_file import Decision, RepoFile, StoredRepo, edit_repo, find_lock
 from gc_assets.lakes.icechunk.repo_info import MAIN, RepoInfo
 from gc_assets.lakes.icechunk.repo_updates import UpdateKind
-from gc_assets.lakes.protocol import (
-    DELETE_REF,
-    EDIT_PARENT,
-    REMOVE_SNAPSHOT,
-    ExpiryAction,
-    ExpiryOutcome,
-    ExpiryVerdict,
-    RefType,
-    Retention,
-)
-
-Refusal = tuple[ExpiryVerdict, str] | None
+from gc_assets.lakes.protocol import DELETE_REF, EDIT_PARENT, REMOVE_SNAPSHOT, ExpiryAction, ExpiryOutcome, RefType, Retention
 
 
 def execute_repo(actions: Sequence[ExpiryAction], policy: Callable[[RepoInfo], Retention], file: RepoFile) -> Iterator[ExpiryOutcome]:
@@ -61,17 +60,18 @@ def decide(actions: Sequence[ExpiryAction], info: RepoInfo, required: Sequence[E
         required: Actions that the current policy requires.
     """
     requested = RequestedEdits.of(required)
+    state = CurrentState({name: entry.parent_id for name, entry in info.snapshots.items()}, heads_of(info))
     settled: list[ExpiryOutcome] = []
     accepted: list[ExpiryAction] = []
     for action in actions:
-        refusal = _check(action, info, requested)
+        refusal = _check(action, state, info, requested)
         if refusal is None:
             accepted.append(action)
         else:
             settled.append(ExpiryOutcome(action, *refusal))
-    made = {(name, entry.parent_id) for name, entry in info.snapshots.items()} | set(_to_edits(accepted).parents.items())
+    made = set(state.parents.items()) | set(_to_edits(accepted).parents.items())
     unmade = any(action.action == EDIT_PARENT and (action.snapshot_id, action.new_parent_id) not in made for action in required)
-    accepted = _refuse(accepted, settled, _reached_deletions(accepted, info) if unmade else {})
+    accepted = _refuse(accepted, settled, _reached_deletions(accepted, state) if unmade else {})
     edits = _to_edits(accepted)
     needed = needed_snapshots(info, edits)
     lost = {
@@ -96,12 +96,12 @@ def _to_edits(actions: Sequence[ExpiryAction]) -> RepoEdits:
     )
 
 
-def _reached_deletions(accepted: Sequence[ExpiryAction], info: RepoInfo) -> dict[ExpiryAction, str]:
+def _reached_deletions(accepted: Sequence[ExpiryAction], state: CurrentState) -> dict[ExpiryAction, str]:
     """Find the accepted ref deletions whose head another ref reaches, with the reason for each."""
     edits = _to_edits(accepted)
-    parents = {name: edits.parents.get(name, entry.parent_id) for name, entry in info.snapshots.items()}
+    parents = {**state.parents, **edits.parents}
     reached: set[str] = set()
-    for ref, head in heads_of(info).items():
+    for ref, head in state.heads.items():
         if ref not in edits.deleted_refs:
             add_ancestors(reached, head, parents)
     return {
@@ -119,15 +119,17 @@ def heads_of(info: RepoInfo) -> dict[tuple[RefType, str], str]:
     return heads
 
 
-def _check(action: ExpiryAction, info: RepoInfo, requested: RequestedEdits) -> Refusal:
+def _check(action: ExpiryAction, state: CurrentState, info: RepoInfo, requested: RequestedEdits) -> Refusal:
     """Return the outcome of an action if it must not be executed, otherwise None."""
-    check = _CHECKS.get(action.action)
-    if check is None:
+    if action.action not in {EDIT_PARENT, REMOVE_SNAPSHOT, DELETE_REF}:
         return "denied", f"Icechunk has no action {action.action!r}; plan again"
     if action.details is None:
         return "changed", "the plan was made for spec version 1, and the repository was upgraded since; plan again"
     try:
-        found = check(action, info)
+        if action.action == EDIT_PARENT:
+            found = check_parent_edit(action, state.parents, "the history")
+        else:
+            found = _check_removal(action, info) if action.action == REMOVE_SNAPSHOT else _check_deletion(action, state, info)
     except ValueError as error:
         return "denied", str(error)
     if found is None and (lock := find_lock(info)) is not None:
@@ -135,19 +137,6 @@ def _check(action: ExpiryAction, info: RepoInfo, requested: RequestedEdits) -> R
     if found is None and (refusal := requested.find_refusal(action)):
         found = "changed", refusal
     return found
-
-
-def _check_edit(action: ExpiryAction, info: RepoInfo) -> Refusal:
-    snapshot = action.snapshot_id
-    expected, new_parent = parents_of(action)
-    if snapshot not in info.snapshots:
-        return "changed", f"snapshot {snapshot} is no longer in the history; plan again"
-    parent = info.snapshots[snapshot].parent_id
-    if parent == new_parent:
-        return "absent", f"the parent of snapshot {snapshot} is already {parent}"
-    if parent != expected:
-        return "changed", f"snapshot {snapshot}: expected the parent {expected}, found {parent}; plan again"
-    return None
 
 
 def _check_removal(action: ExpiryAction, info: RepoInfo) -> Refusal:
@@ -160,19 +149,13 @@ def _check_removal(action: ExpiryAction, info: RepoInfo) -> Refusal:
     return None
 
 
-def _check_deletion(action: ExpiryAction, info: RepoInfo) -> Refusal:
+def _check_deletion(action: ExpiryAction, state: CurrentState, info: RepoInfo) -> Refusal:
+    if (refusal := check_ref_deletion(action, state.heads)) is not None:
+        return refusal
     ref = ref_of(action)
-    head = heads_of(info).get(ref)
-    if head is None:
-        return "absent", f"{label(action)} no longer exists"
-    if head != action.snapshot_id:
-        return "changed", f"{label(action)}: expected the head {action.snapshot_id}, found {head}; plan again"
     if ref == ("branch", MAIN):
         return "denied", f"Icechunk does not allow the deletion of branch {MAIN!r}"
     if ref[0] == "tag" and "delete_tag" in info.disabled_features:
         feature = "the feature `delete_tag` of the repository is disabled"
         return "changed", f"{label(action)} is kept, because {feature}; enable it with icechunk and make a new plan"
     return None
-
-
-_CHECKS = {EDIT_PARENT: _check_edit, REMOVE_SNAPSHOT: _check_removal, DELETE_REF: _check_deletion}

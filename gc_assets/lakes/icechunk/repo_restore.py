@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from gc_assets.core.errors import FormatError, StoreError
 from gc_assets.lakes.icechunk import envelope
-from gc_assets.lakes.icechunk.current_state import label, parents_of, ref_of
+from gc_assets.lakes.icechunk.current_state import Refusal, check_parent_restore, check_ref_restore, parents_of, ref_of
 from gc_assets.lakes.icechunk.entries import verify_id
 from gc_assets.lakes.icechunk.repo_edits import RepoEdits, parse_entry, with_old_parent
 from gc_assets.lakes.icechunk.repo_execution import heads_of
@@ -21,15 +21,7 @@ from gc_assets.lakes.icechunk.repo_file import Decision, RepoFile, StoredRepo, e
 from gc_assets.lakes.icechunk.repo_info import RepoInfo, SnapshotInfo
 from gc_assets.lakes.icechunk.repo_updates import UpdateKind
 from gc_assets.lakes.icechunk.snapshots import parse_snapshot
-from gc_assets.lakes.protocol import (
-    DELETE_IDLE_BRANCH,
-    DELETE_REF,
-    EDIT_PARENT,
-    REMOVE_SNAPSHOT,
-    ExpiryAction,
-    ExpiryOutcome,
-    ExpiryVerdict,
-)
+from gc_assets.lakes.protocol import DELETE_IDLE_BRANCH, DELETE_REF, EDIT_PARENT, REMOVE_SNAPSHOT, ExpiryAction, ExpiryOutcome
 
 _READERS = 16
 _ORDER = {REMOVE_SNAPSHOT: 0, EDIT_PARENT: 1, DELETE_REF: 2, DELETE_IDLE_BRANCH: 2}
@@ -84,7 +76,7 @@ class _Restoration:
     restored: dict[str, SnapshotInfo] = field(default_factory=dict[str, SnapshotInfo])
     branches: dict[str, str] = field(default_factory=dict[str, str])
 
-    def undo(self, action: ExpiryAction) -> tuple[ExpiryVerdict, str] | None:
+    def undo(self, action: ExpiryAction) -> Refusal:
         """Add the changes that undo an action. If that is impossible, return the action's outcome."""
         if action.action not in _ORDER:
             raise ValueError(f"Icechunk has no action {action.action!r}, so it cannot be undone")
@@ -99,38 +91,29 @@ class _Restoration:
             return self._list_again(action)
         return self._restore_parent(action) if action.action == EDIT_PARENT else self._restore_branch(action)
 
-    def _list_again(self, action: ExpiryAction) -> tuple[ExpiryVerdict, str] | None:
+    def _list_again(self, action: ExpiryAction) -> Refusal:
         if action.snapshot_id in self.info.snapshots:
             return "absent", f"snapshot {action.snapshot_id} is listed"
         self._require(action.snapshot_id)
         return None
 
-    def _restore_parent(self, action: ExpiryAction) -> tuple[ExpiryVerdict, str] | None:
-        old, new = parents_of(action)
+    def _restore_parent(self, action: ExpiryAction) -> Refusal:
+        old, _ = parents_of(action)
         entry = self.info.snapshots.get(action.snapshot_id)
         if entry is None:
             return "changed", f"snapshot {action.snapshot_id} is no longer in the history; left unchanged"
-        if entry.parent_id == old:
-            return "absent", f"the parent of snapshot {action.snapshot_id} is already {old}"
-        if entry.parent_id != new:
-            return "changed", f"snapshot {action.snapshot_id}: expected the parent {new}, found {entry.parent_id}; left unchanged"
+        if (refusal := check_parent_restore(action, entry.parent_id)) is not None:
+            return refusal
         self._require(old, child=action.snapshot_id)
         self.restored[action.snapshot_id] = with_old_parent("the repository", entry, old)
         return None
 
-    def _restore_branch(self, action: ExpiryAction) -> tuple[ExpiryVerdict, str] | None:
-        ref = ref_of(action)
-        found = heads_of(self.info).get(ref)
-        if found is not None:
-            verdict: ExpiryVerdict = "absent" if found == action.snapshot_id else "changed"
-            return verdict, f"{label(action)} points to snapshot {found}; left unchanged"
-        if ref[0] == "tag":
-            raise ValueError(
-                f"{label(action)} was deleted, and Icechunk does not allow reuse of the name of a deleted tag; "
-                f"create a tag with another name at snapshot {action.snapshot_id} with icechunk"
-            )
+    def _restore_branch(self, action: ExpiryAction) -> Refusal:
+        if (refusal := check_ref_restore(action, heads_of(self.info))) is not None:
+            return refusal
         self._require(action.snapshot_id)
-        self.branches[ref[1]] = action.snapshot_id
+        _, name = ref_of(action)
+        self.branches[name] = action.snapshot_id
         return None
 
     def _require(self, snapshot_id: str, child: str | None = None) -> None:

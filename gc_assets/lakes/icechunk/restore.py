@@ -11,7 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gc_assets.core.errors import FormatError
-from gc_assets.lakes.icechunk.current_state import CurrentState, add_ancestors, label, parents_of, ref_of
+from gc_assets.lakes.icechunk.current_state import (
+    CurrentState,
+    add_ancestors,
+    check_parent_restore,
+    check_ref_restore,
+    label,
+    parents_of,
+    ref_of,
+)
 from gc_assets.lakes.icechunk.editor import Editor
 from gc_assets.lakes.icechunk.ref_names import decoded_name
 from gc_assets.lakes.icechunk.snapshots import parse_snapshot
@@ -52,13 +60,9 @@ class _Restoration:
         raise ValueError(f"Icechunk has no action {action.action!r}, so it cannot be undone")
 
     def _restore_parent(self, action: ExpiryAction) -> ExpiryOutcome:
+        if (refusal := check_parent_restore(action, self._parents.get(action.snapshot_id))) is not None:
+            return ExpiryOutcome(action, *refusal)
         old, new = parents_of(action)
-        found = self._parents.get(action.snapshot_id)
-        if found == old:
-            return ExpiryOutcome(action, "absent", f"the parent of snapshot {action.snapshot_id} is already {old}")
-        if found != new:
-            message = f"snapshot {action.snapshot_id}: expected the parent {new}, found {found}; left unchanged"
-            return ExpiryOutcome(action, "changed", message)
         self._require_history(old, child=action.snapshot_id)
         outcome = self._editor.set_parent(action, new, old)
         if outcome.verdict in {"done", "absent"}:
@@ -66,17 +70,10 @@ class _Restoration:
         return outcome
 
     def _restore_branch(self, action: ExpiryAction) -> ExpiryOutcome:
-        ref = ref_of(action)
-        found = self._heads.get(ref)
-        if found is not None:
-            verdict = "absent" if found == action.snapshot_id else "changed"
-            return ExpiryOutcome(action, verdict, f"{label(action)} points to snapshot {found}; left unchanged")
-        if ref[0] == "tag":
-            raise ValueError(
-                f"{label(action)} was deleted, and Icechunk does not allow reuse of the name of a deleted tag; "
-                f"create a tag with another name at snapshot {action.snapshot_id} with icechunk"
-            )
-        if (decoded := decoded_name(self._editor.repository, ref[1])) != ref[1]:
+        if (refusal := check_ref_restore(action, self._heads)) is not None:
+            return ExpiryOutcome(action, *refusal)
+        _, name = ref_of(action)
+        if (decoded := decoded_name(self._editor.repository, name)) != name:
             raise ValueError(
                 f"{label(action)} has an encoded name: if release 0.3 deleted the branch, its name is {decoded!r}, because that "
                 f"release did not decode names; create the branch with the right name at snapshot {action.snapshot_id} with "
