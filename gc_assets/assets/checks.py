@@ -23,10 +23,10 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.mark.content_roots import has_live_roots
 from gc_assets.stages.mark.live_set import LiveSet
 from gc_assets.stages.records import plans as approvals
-from gc_assets.stages.sweep.live_filter import ProbeFilter, live_tables
+from gc_assets.stages.sweep.live_filter import ProbeFilter
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
-from gc_assets.state.schemas import LAKE_REFS
+from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES
 from gc_assets.state.summaries import DeletionLogSummary, LiveFilesSummary, ManifestEntriesSummary, OrphanFilesSummary
 
 # Only a sample of a larger table is hashed, so that the driver does not read a large lake twice.
@@ -143,7 +143,8 @@ def _everything_decoded(_: RunContext, published: PublishedTable) -> CheckResult
 def _holds_live_keys(context: RunContext, published: PublishedTable) -> CheckResult:
     probe = ProbeFilter(context.state.files, tuple(published.paths()))
     probed = hits = 0
-    for hashes in (hashes for table in live_tables(context) for hashes in LiveSet(context, table).hash_batches(published.receipt.group)):
+    live = (LiveSet(context, table) for table in context.lake_tables(LIVE_FILES))
+    for hashes in (hashes for item in live for hashes in item.hash_batches(published.receipt.group)):
         probed, hits = probed + len(hashes), hits + int(probe.contains(hashes).sum())
         if probed >= PROBED_KEYS:
             break

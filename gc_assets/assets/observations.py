@@ -46,8 +46,7 @@ def observe_tables(context: dg.AssetExecutionContext, run_context: RunContext, s
 
 
 def _freezes(context: RunContext) -> Iterator[LakeRefsSummary]:
-    tables = (context.find(LAKE_REFS, lake.name) for lake in context.config.lakes)
-    return (table.summary(LakeRefsSummary) for table in tables if table is not None)
+    return (table.summary(LakeRefsSummary) for table in context.find_lake_tables(LAKE_REFS))
 
 
 def observations(context: RunContext, assets: Sequence[dg.AssetsDefinition], storage: str | None = None) -> Iterator[dg.AssetObservation]:

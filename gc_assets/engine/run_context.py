@@ -96,6 +96,14 @@ class RunContext:
         """Open a table of a lake or storage, or return None if it has not been published yet."""
         return self.state.current(self._group(table, owner), table.name, self.run_date)
 
+    def lake_tables(self, table: Table) -> list[PublishedTable]:
+        """Open a table of every lake. Raises the errors of `table`."""
+        return [self.table(table, lake.name) for lake in self.config.lakes]
+
+    def find_lake_tables(self, table: Table) -> list[PublishedTable]:
+        """Open a table of every lake that has already published it."""
+        return [found for lake in self.config.lakes if (found := self.find(table, lake.name)) is not None]
+
     def _group(self, table: Table, owner: str) -> str:
         return owner if table.scope == "storage" or table.name in SHARED_TABLES else self.group(owner)
 

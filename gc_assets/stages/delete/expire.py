@@ -236,7 +236,7 @@ def expire_lakes(spark: SparkSession, context: RunContext, mark: RunContext, pla
     """
     counts = Counter[str]()
     missed = read_missed_tables(context, plan.header.storage)
-    unreadable = (*list_unreadable([mark.table(LIVE_FILES, lake.name) for lake in context.config.lakes]), *missed)
+    unreadable = (*list_unreadable(mark.lake_tables(LIVE_FILES)), *missed)
     edited, failed, not_made, done_by_lake = False, set[HistoryName](), set[HistoryName](), dict[str, int]()
     edited_histories, shared = set[HistoryName](), SharedTables.of(mark, [lake.name for lake in mark.config.lakes])
     for lake_name, actions in read_actions(context, plan).items():

@@ -14,9 +14,8 @@ from gc_assets.stages.records.fencing_tokens import quarantine_renewed_at
 from gc_assets.stages.records.set_aside import with_set_aside
 from gc_assets.stages.sweep.clock_lead import first_freeze
 from gc_assets.stages.sweep.listings import Listing
-from gc_assets.stages.sweep.live_filter import live_tables
 from gc_assets.state.journal import PublishedTable
-from gc_assets.state.schemas import LAKE_REFS, ORPHAN_FILES
+from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES, ORPHAN_FILES
 from gc_assets.state.summaries import OrphanFilesSummary
 
 
@@ -56,7 +55,7 @@ class PlanInputs:
     def of(cls, context: RunContext, storage_name: str) -> Self:
         orphans = context.table(ORPHAN_FILES, storage_name)
         listing = Listing.of(context, storage_name)
-        live, refs = live_tables(context), [context.table(LAKE_REFS, lake.name) for lake in context.config.lakes]
+        live, refs = context.lake_tables(LIVE_FILES), context.lake_tables(LAKE_REFS)
         missing, tolerated = find_missing(context, storage_name), find_tolerated(context, orphans)
         unreadable = _distinct((*list_unreadable(live), *orphans.summary(OrphanFilesSummary).unreadable, *missing))
         doubtful = find_junk_tables(context, storage_name)

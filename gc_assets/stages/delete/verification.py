@@ -188,7 +188,7 @@ def make_verification_mark(
     tables = [mark(spark, mark_context, lake.name) for lake in track(context.config.lakes, "lakes", len(context.config.lakes))]
     if resumed and not ungated:
         _refuse_newly_unreadable(header, list_unreadable(tables))
-    refs = [mark_context.table(LAKE_REFS, lake.name) for lake in mark_context.config.lakes]
+    refs = mark_context.lake_tables(LAKE_REFS)
     evidence = ForeignFindings.of_newest(mark_context, header.storage, [*refs, *tables])
     failed = _failed_gates(spark, context, mark_context, plan, refs, tables, evidence)
     if failed and not ungated:

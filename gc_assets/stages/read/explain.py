@@ -134,21 +134,19 @@ def _explain_part(context: RunContext, storages: Sequence[str], text: str) -> li
 def _describe_path_edits(context: RunContext, storage: str, key: str) -> str:
     """Describe which paths of a file lifecycle rules delete on branches, if any."""
     table = table_with(TableRole.PATH_EDITS)
-    found = [published for lake in context.config.lakes if (published := context.find(table, lake.name)) is not None]
-    rows = read_matching_rows(context.state, table.schema, [path for item in found for path in item.paths()], "key", [key]).to_pylist()
+    paths = [path for published in context.find_lake_tables(table) for path in published.paths()]
+    rows = read_matching_rows(context.state, table.schema, paths, "key", [key]).to_pylist()
     edits = [f"{row['path']} on branch {row['branch']} (rule {row['rule_id']})" for row in rows if row["storage"] == storage]
     return f" Lifecycle rules delete these paths of it by commits: {show_list(sorted(edits))}." if edits else ""
 
 
 def _external_rows(context: RunContext, address: str) -> list[dict[str, Any]]:
-    live = [table for lake in context.config.lakes if (table := context.find(LIVE_FILES, lake.name)) is not None]
-    paths = [path for table in live for path in table.paths(EXTERNAL_SIDE)]
+    paths = [path for table in context.find_lake_tables(LIVE_FILES) for path in table.paths(EXTERNAL_SIDE)]
     return read_matching_rows(context.state, LIVE_FILES.schema, paths, "key", [address]).to_pylist()
 
 
 def _explain(context: RunContext, storage: str, key: str) -> Explanation:
-    published = [table for lake in context.config.lakes if (table := context.find(LIVE_FILES, lake.name))]
-    if not published:
+    if not context.find_lake_tables(LIVE_FILES):
         raise StateError(
             f"Cannot explain {key}: no tables are published for {context.run_date}; run "
             f"`{command('run', run_date=str(context.run_date))}` first"
@@ -347,7 +345,7 @@ def _find_status(context: RunContext, storage: str, plan_id: str) -> str | None:
 
 def _is_old(context: RunContext, lake: str, key: str, summary: dict[str, Any], sweep: OrphanFilesSummary) -> bool:
     """Check whether a file is old enough to be a deletion candidate of the lake that claims it."""
-    refs = [table for item in context.config.lakes if (table := context.find(LAKE_REFS, item.name))]
+    refs = context.find_lake_tables(LAKE_REFS)
     row = {"key": key, "last_modified": summary["inventory"]["last_modified"], "lake": lake}
     claimed = pa.RecordBatch.from_pylist([row], schema=pa.schema([("key", STRING), ("last_modified", TIMESTAMP), ("lake", STRING)]))
     return bool(Ages.of(context, sweep.grace_cutoff, refs, sweep.clock_lead).is_old(claimed)[0].as_py())
@@ -355,8 +353,7 @@ def _is_old(context: RunContext, lake: str, key: str, summary: dict[str, Any], s
 
 def _claims(context: RunContext, storage: str) -> Claims:
     """Read the claims on a storage. Tables that an interrupted run did not publish are skipped."""
-    tables = [context.find(table, lake.name) for table in (LAKE_REFS, LIVE_FILES) for lake in context.config.lakes]
-    return claims_with_dropped(context, storage, [table for table in tables if table is not None])
+    return claims_with_dropped(context, storage, [*context.find_lake_tables(LAKE_REFS), *context.find_lake_tables(LIVE_FILES)])
 
 
 def _read_log_entries(context: RunContext, storage: str, key: str) -> pa.Table:

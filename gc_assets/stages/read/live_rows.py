@@ -29,8 +29,7 @@ class LiveRows:
 
         A file outside all storages is looked up by its address.
         """
-        tables = [table for lake in context.config.lakes if (table := context.find(LIVE_FILES, lake.name)) is not None]
-        wanted = pa.array(sorted(set(keys)), pa.string())
+        tables, wanted = context.find_lake_tables(LIVE_FILES), pa.array(sorted(set(keys)), pa.string())
         return cls(tuple(row for table in tables for row in LiveSet(context, table).rows_of(None, wanted).to_pylist()))
 
     def find(self, storage: str | None, key: str, route: str = "") -> Iterator[dict[str, Any]]:

@@ -36,7 +36,6 @@ from gc_assets.stages.sweep.ages import Ages
 from gc_assets.stages.sweep.claims import claims_of, prefixes_of
 from gc_assets.stages.sweep.foreign_files import protected_keys
 from gc_assets.stages.sweep.listings import Listing
-from gc_assets.stages.sweep.live_filter import live_tables
 from gc_assets.stages.sweep.probe import with_owner
 from gc_assets.state.files import Files
 from gc_assets.state.journal import TableRun
@@ -210,7 +209,7 @@ class Comparison:
         """
         context, spark = self.context, self.spark
         orphans, inventory = context.table(ORPHAN_FILES, storage_name), Listing.of(context, storage_name).inventory
-        refs, live = [context.table(LAKE_REFS, lake.name) for lake in context.config.lakes], live_tables(context)
+        refs, live = context.lake_tables(LAKE_REFS), context.lake_tables(LIVE_FILES)
         refuse_mixed(orphans, [inventory, *live, *refs])
         summary = orphans.summary(OrphanFilesSummary)
         broken = {Owner(item.lake, item.table_uuid) for item in summary.unreadable}

@@ -67,9 +67,7 @@ def known_tables(context: RunContext) -> dict[str, KnownTable]:
             other = known.get(uuid, item)
             times = [time for time in (item.oldest, other.oldest) if time is not None]
             known[uuid] = KnownTable(max(item.newest, other.newest), item.in_use or other.in_use, oldest=min(times, default=None))
-    unreadable = [
-        item for lake in context.config.lakes for item in context.table(LIVE_FILES, lake.name).summary(LiveFilesSummary).unreadable
-    ]
+    unreadable = [item for table in context.lake_tables(LIVE_FILES) for item in table.summary(LiveFilesSummary).unreadable]
     views = _views(context)
     return of_servers | views | of_catalogs | {item.table_uuid: NEVER_NEWER for item in unreadable if item.table_uuid is not None}
 
@@ -106,7 +104,7 @@ def _metadata_of_server(context: RunContext, lake_name: str, uuids: Collection[s
 
 def _views(context: RunContext) -> dict[str, KnownTable]:
     """Return the views of all catalogs with the times of their newest versions, by view uuid."""
-    paths = [path for lake in context.config.lakes for path in context.table(LAKE_REFS, lake.name).paths(VIEWS_SIDE)]
+    paths = [path for table in context.lake_tables(LAKE_REFS) for path in table.paths(VIEWS_SIDE)]
     rows = read_parts(context.state.files, paths, VIEWS).to_pylist()
     return {row["uuid"]: NEVER_NEWER if row["newest"] is None else KnownTable(row["newest"]) for row in rows}
 

@@ -54,14 +54,6 @@ _HITS: Final = pa.schema([("probed", pa.int64()), ("hits", pa.int64())])
 PARTIAL: Final = pa.schema([LIVE_FILTER.schema.field(name) for name in ("slice", "keys", "filter")])
 
 
-def live_tables(context: RunContext) -> list[PublishedTable]:
-    """Return `live_files` of every lake.
-
-    Since any lake may refer to files in any storage, a storage's live set combines all lakes.
-    """
-    return [context.table(LIVE_FILES, lake.name) for lake in context.config.lakes]
-
-
 def live_keys(spark: SparkSession, context: RunContext, storage_name: str, live: Sequence[PublishedTable]) -> DataFrame:
     """Return the live files of all lakes in a storage, as rows of `live_files`.
 
@@ -126,7 +118,7 @@ def live_filter(spark: SparkSession, context: RunContext, storage_name: str) -> 
         GcError: If a live key is missing from the published filter.
     """
     state = context.state
-    live = live_tables(context)
+    live = context.lake_tables(LIVE_FILES)
     count = live_rows(live, storage_name)
     slices = max(1, -(-count // SLICE_KEYS))
     run = start_run(context, storage_name, LIVE_FILTER)

@@ -34,6 +34,7 @@ from gc_assets.lakes.kind import TableIdentity
 from gc_assets.lakes.lineage import Lineage
 from gc_assets.stages.mark.last_known import list_freezes
 from gc_assets.stages.mark.unknown_addresses import external_addresses
+from gc_assets.stages.sweep.clock_lead import first_freeze
 from gc_assets.stages.sweep.foreign_metadata import MAX_REASONS, StoragePrefix, describe_way_out, metadata_patterns
 from gc_assets.stages.sweep.known_tables import find_metadata
 from gc_assets.state.journal import PublishedTable
@@ -157,8 +158,7 @@ def identify(resolver: KeyResolver, address: str) -> File:
 
 def find_settled_time(context: RunContext) -> datetime:
     """Return the time up to which the recorded refs contain all commits of their catalogs."""
-    refs = [context.table(LAKE_REFS, lake.name) for lake in context.config.lakes]
-    return min(table.summary(LakeRefsSummary).frozen_at for table in refs) - MAX_SKEW
+    return first_freeze(context.lake_tables(LAKE_REFS)) - MAX_SKEW
 
 
 def find_foreign_lineages(

@@ -58,7 +58,7 @@ from gc_assets.stages.sweep.foreign_files import FOREIGN, ForeignSearch, foreign
 from gc_assets.stages.sweep.foreign_metadata import suspect_pattern
 from gc_assets.stages.sweep.former_views import find_former_views
 from gc_assets.stages.sweep.listings import Listing
-from gc_assets.stages.sweep.live_filter import ProbeFilter, live_count, live_keys, live_rows, live_tables
+from gc_assets.stages.sweep.live_filter import ProbeFilter, live_count, live_keys, live_rows
 from gc_assets.stages.sweep.live_keys import LiveKeys
 from gc_assets.stages.sweep.missing_count import EXCUSED, count_missing, hash_excused
 from gc_assets.stages.sweep.named_candidates import restrict_candidates
@@ -85,7 +85,7 @@ from gc_assets.stages.sweep.unlisted_files import UnlistedFiles, find_unlisted_h
 from gc_assets.state.journal import PublishedTable, State, TableRun
 from gc_assets.state.parts import PartWriter, read_parts
 from gc_assets.state.receipts import Balance
-from gc_assets.state.schemas import LAKE_REFS, LIVE_FILTER, MANIFEST_ENTRIES, ORPHAN_FILES, STORAGE_INVENTORY
+from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES, LIVE_FILTER, MANIFEST_ENTRIES, ORPHAN_FILES, STORAGE_INVENTORY
 from gc_assets.state.side_tables import (
     CANDIDATES,
     CANDIDATES_SIDE,
@@ -147,7 +147,7 @@ class _Sweep:
         listing = Listing.of(context, storage_name)
         inventory = listing.inventory
         live_filter = context.table(LIVE_FILTER, storage_name)
-        live, refs = live_tables(context), [context.table(LAKE_REFS, lake.name) for lake in context.config.lakes]
+        live, refs = context.lake_tables(LIVE_FILES), context.lake_tables(LAKE_REFS)
         lead = find_clock_lead(context, storage_name, refs)
         cutoff = grace_cutoff(context, storage_name, refs, lead)
         old_before = candidate_cutoff(context, storage_name, cutoff, inventory.summary(StorageInventorySummary).report_as_of)

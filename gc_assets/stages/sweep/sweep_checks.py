@@ -476,7 +476,7 @@ def find_foreign_metadata(
     if not suspects:
         return ForeignMetadata([], {}, views=views)
     if count <= MAX_IN_PROCESS_SUSPECTS:
-        graphs = [context.table(COMMIT_GRAPH, lake.name) for lake in context.config.lakes]
+        graphs = context.lake_tables(COMMIT_GRAPH)
         spark = choose_session(spark, sum(graph.rows for graph in graphs), sum(len(graph.paths()) for graph in graphs))
     frame = read_paths(spark, context.state.files, CANDIDATES, suspects).withColumn("is_old", F.col("last_modified") < F.lit(cutoff))
     frame = frame.join(_named_by_commits(spark, context, storage_name), "key", "left_anti")
@@ -603,7 +603,7 @@ def _find_other_claims(context: RunContext, storage_name: str, owners: Collectio
     """
     if not owners:
         return set()
-    tables = [context.table(table, lake.name) for lake in context.config.lakes for table in (LAKE_REFS, LIVE_FILES)]
+    tables = [*context.lake_tables(LAKE_REFS), *context.lake_tables(LIVE_FILES)]
     return {StoragePrefix(*item) for item in list_claimed_prefixes(context, tables, owners) if item[0] != storage_name}
 
 

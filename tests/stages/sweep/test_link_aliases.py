@@ -15,10 +15,10 @@ from pyspark.sql import SparkSession
 from gc_assets.config.models import Config, StorageConfig
 from gc_assets.core.errors import GateRefused
 from gc_assets.core.plan import PlanHeader
-from gc_assets.stages.sweep.live_filter import live_keys, live_tables
+from gc_assets.stages.sweep.live_filter import live_keys
 from gc_assets.stages.sweep.storage_inventory import storage_inventory
 from gc_assets.stages.sweep.sweep_checks import behind_links
-from gc_assets.state.schemas import STORAGE_INVENTORY
+from gc_assets.state.schemas import LIVE_FILES, STORAGE_INVENTORY
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
 from tests.stages.lakehouse import Lakehouse, days_ago
 
@@ -49,7 +49,7 @@ class TwoStorages(Lakehouse):
         first.
         """
         run_context = self.run_context()
-        live = live_tables(run_context)
+        live = run_context.lake_tables(LIVE_FILES)
         return behind_links(
             self.spark, run_context, live_keys(self.spark, run_context, OTHER, live), run_context.table(STORAGE_INVENTORY, OTHER)
         )

@@ -19,11 +19,11 @@ from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.stages.mark import live_hashes
 from gc_assets.stages.sweep import live_filter as stage
 from gc_assets.stages.sweep.candidate_matches import CandidateMatches
-from gc_assets.stages.sweep.live_filter import ProbeFilter, live_filter, live_tables
+from gc_assets.stages.sweep.live_filter import ProbeFilter, live_filter
 from gc_assets.stages.sweep.live_keys import LiveKeys
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import PartWriter
-from gc_assets.state.schemas import MANIFEST_ENTRIES
+from gc_assets.state.schemas import LIVE_FILES, MANIFEST_ENTRIES
 from gc_assets.state.side_tables import CANDIDATES, HASHES_SIDE
 from tests.depth import example_count
 from tests.stages.lakehouse import NOW, STORAGE
@@ -130,7 +130,7 @@ def test_candidate_matches_live_key_in_any_encoding_but_only_in_its_storage(
         writer = PartWriter(context.state.files, f"scratch/{is_hit}-{len(key)}", CANDIDATES)
         writer.write(pa.RecordBatch.from_pylist([{"key": key}], schema=CANDIDATES))
         paths = [f"{writer.directory}/{part.name}" for part in writer.close()]
-        keys = LiveKeys.of(spark, context, STORAGE, live_tables(context))
+        keys = LiveKeys.of(spark, context, STORAGE, context.lake_tables(LIVE_FILES))
         assert CandidateMatches.find(keys, context.state.files, paths).may_be_needed == is_hit
 
 

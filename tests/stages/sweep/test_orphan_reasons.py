@@ -20,11 +20,10 @@ from gc_assets.stages.mark import live_hashes
 from gc_assets.stages.mark.content_roots import DEAD, REACHED, RELEASED
 from gc_assets.stages.sweep import orphan_reasons
 from gc_assets.stages.sweep.foreign_files import ForeignFinder
-from gc_assets.stages.sweep.live_filter import live_tables
 from gc_assets.stages.sweep.live_keys import LiveKeys
 from gc_assets.stages.sweep.orphan_reasons import ReasonSearch
 from gc_assets.state.parts import PartWriter, read_parts
-from gc_assets.state.schemas import MANIFEST_ENTRIES
+from gc_assets.state.schemas import LIVE_FILES, MANIFEST_ENTRIES
 from gc_assets.state.side_tables import CANDIDATES, FALSE_NEGATIVES_SIDE, HASHES, HASHES_SIDE, NEAR_MISSES_SIDE
 from tests.depth import in_turn
 from tests.stages.lakehouse import NOW, STORAGE
@@ -48,7 +47,7 @@ def write_candidates(context: RunContext, name: str, keys: list[str], parts: int
 def find(
     spark: SparkSession, context: RunContext, scan: ParquetScan, rows: int, finder: ForeignFinder | None = None
 ) -> list[dict[str, Any]]:
-    search = ReasonSearch(spark, context, LiveKeys.of(spark, context, STORAGE, live_tables(context)), finder, None, ())
+    search = ReasonSearch(spark, context, LiveKeys.of(spark, context, STORAGE, context.lake_tables(LIVE_FILES)), finder, None, ())
     found = search.find(scan, rows)
     table = found.toArrow() if isinstance(found, DataFrame) else found
     return sorted(table.to_pylist(), key=lambda row: row["key"])
