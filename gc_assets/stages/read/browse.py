@@ -5,7 +5,7 @@ The functions find the runs whose rows a table consists of, and read one part at
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import date
 
 import pyarrow as pa
@@ -88,6 +88,15 @@ def table_names(state: State, lake_name: str) -> list[str]:
         if published is not None:
             names |= set(pc.unique(read_parts(state.files, published.paths(), table.schema, [column]).column(column)).to_pylist())
     return sorted(name for name in names if name)
+
+
+def name_tables(state: State, frozen: Iterable[PublishedTable]) -> dict[tuple[str, str | None], str]:
+    """Return the names of the tables in `lake_refs` of some lakes, keyed by lake and table UUID."""
+    found: dict[tuple[str, str | None], str] = {}
+    for refs in frozen:
+        rows = read_parts(state.files, refs.paths(), LAKE_REFS.schema, ["table_uuid", "table_name"]).to_pylist()
+        found |= {(refs.receipt.owner, row["table_uuid"]): row["table_name"] for row in rows if row["table_name"] is not None}
+    return found
 
 
 def batches(

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from gc_assets.core.claims import Claims
 from gc_assets.engine.run_context import RunContext
-from gc_assets.engine.tables import read_rows
+from gc_assets.stages.read.browse import name_tables
 from gc_assets.stages.read.dropped_tables import dropped_names
 from gc_assets.stages.sweep.claims import claims_of
 from gc_assets.state.journal import PublishedTable
@@ -32,14 +32,8 @@ class FileTables:
     @classmethod
     def of(cls, context: RunContext, storage_name: str) -> Self:
         """Read the claims and table names of a run date. Lakes without a run are ignored."""
-        lakes = [lake.name for lake in context.config.lakes]
-        refs = [table for lake in lakes if (table := context.find(LAKE_REFS, lake)) is not None]
-        live = [table for lake in lakes if (table := context.find(LIVE_FILES, lake)) is not None]
-        names = dropped_names(context, context.find(ORPHAN_FILES, storage_name))
-        for table in refs:
-            for row in read_rows(context.state, LAKE_REFS, table, columns=["table_uuid", "table_name"]).to_pylist():
-                if row["table_name"] is not None:
-                    names[table.receipt.owner, row["table_uuid"]] = row["table_name"]
+        refs, live = context.find_lake_tables(LAKE_REFS), context.find_lake_tables(LIVE_FILES)
+        names = dropped_names(context, context.find(ORPHAN_FILES, storage_name)) | name_tables(context.state, refs)
         return cls(_read_claims(context, storage_name, [*refs, *live]), names)
 
     def names_of(self, rows: pa.RecordBatch) -> list[str]:

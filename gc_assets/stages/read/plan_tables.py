@@ -19,8 +19,8 @@ from gc_assets.core.plan import Amount, PlanHeader
 from gc_assets.core.units import count_of
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_rows
-from gc_assets.lakes.protocol import DELETE_IDLE_BRANCH, DELETE_PATHS
-from gc_assets.stages.read.browse import batches
+from gc_assets.lakes.protocol import BRANCH_EDITS
+from gc_assets.stages.read.browse import batches, name_tables
 from gc_assets.stages.read.dropped_tables import dropped_names
 from gc_assets.stages.read.reversibility import count_final_edits, describe_effects, has_final_edits
 from gc_assets.stages.records.plans import list_plans
@@ -33,9 +33,6 @@ from gc_assets.state.summaries import DeletionPlanSummary
 # Larger plans are only summed by lake, so that a report does not load a large table into memory.
 MAX_ROWS: Final = 200_000
 MAX_ORPHANS: Final = 2_000_000
-
-# Edits of branches can be undone in every kind of lake.
-_BRANCH_EDITS: Final = frozenset({DELETE_IDLE_BRANCH, DELETE_PATHS})
 
 _Group = tuple[str, str | None]
 
@@ -172,12 +169,8 @@ def _table_names(context: RunContext, header: PlanHeader, sweeps: Sequence[Publi
     found: dict[tuple[str, str | None], str] = {}
     for orphans in reversed(sweeps):  # newer names replace older ones
         found |= dropped_names(context, orphans)
-    for lake in context.config.lakes:
-        refs = context.state.current(lake.name, LAKE_REFS.name, header.run_date)
-        if refs is not None:
-            rows = read_rows(context.state, LAKE_REFS, refs, columns=["table_uuid", "table_name"]).to_pylist()
-            found |= {(lake.name, row["table_uuid"]): row["table_name"] for row in rows if row["table_name"] is not None}
-    return found
+    frozen = (context.state.current(lake.name, LAKE_REFS.name, header.run_date) for lake in context.config.lakes)
+    return found | name_tables(context.state, filter(None, frozen))
 
 
 def _edits(context: RunContext, header: PlanHeader, lake: str, plan: PublishedTable) -> tuple[Counter[_Group], Counter[_Group]]:
@@ -193,5 +186,5 @@ def _edits(context: RunContext, header: PlanHeader, lake: str, plan: PublishedTa
         rows = read_rows(context.state, EXPIRY_PLAN, published, columns=["table_name", "action"]).to_pylist()
     if not rows:
         return Counter({(lake, None): count}), Counter({(lake, None): count_final_edits(header, context.config).get(lake, 0)})
-    final = [row for row in rows if row["action"] not in _BRANCH_EDITS] if has_final_edits(context.config, lake) else []
+    final = [row for row in rows if row["action"] not in BRANCH_EDITS] if has_final_edits(context.config, lake) else []
     return Counter((lake, row["table_name"]) for row in rows), Counter((lake, row["table_name"]) for row in final)

@@ -214,7 +214,7 @@ def summarize_reversibility(header: PlanHeader, config: Config, *, restored: boo
     reversible += [f"{_edits(lake, history[lake], None)} before it" for lake in undoable]
     reversible += [text for _, text in _describe_branch_edits(header)]
     reversible += [f"{count_of(restored_files.files, 'file')} only restored"] if restored_files.files else []
-    return f"{free}; final: {_join_by_comma(final)}; can be undone: {_join_by_comma(reversible)}"
+    return f"{free}; final: {_join(final, ', ')}; can be undone: {_join(reversible, ', ')}"
 
 
 def describe_effects(files: Mapping[str, Amount], edits: int, final_edits: int, uploads: Uploads | None = None) -> tuple[str, str]:
@@ -374,9 +374,5 @@ def _amount(amount: Amount) -> str:
     return f"{count_of(amount.files, 'file')} ({format_bytes(amount.bytes)})"
 
 
-def _join_by_comma(parts: Iterable[str]) -> str:
-    return ", ".join(parts) or _NOTHING
-
-
-def _join(parts: Iterable[str]) -> str:
-    return "; ".join(parts) or _NOTHING
+def _join(parts: Iterable[str], separator: str = "; ") -> str:
+    return separator.join(parts) or _NOTHING

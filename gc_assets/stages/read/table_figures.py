@@ -16,9 +16,9 @@ from gc_assets.core.plan import Amount
 from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.stages.mark.live_set import LiveSet
+from gc_assets.stages.read.browse import name_tables
 from gc_assets.stages.read.run_tables import CURRENT_STATE, summarize_tables
-from gc_assets.stages.read.usage import table_names
-from gc_assets.state.schemas import LIVE_FILES, ORPHAN_FILES
+from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES, ORPHAN_FILES
 from gc_assets.state.summaries import LiveFilesSummary, OrphanFilesSummary
 
 # Live data files below this size are counted as small.
@@ -154,7 +154,7 @@ def _count_small_files(context: RunContext, lake: str) -> Counter[str | None] | 
     table = context.table(LIVE_FILES, lake)
     if table.summary(LiveFilesSummary).files > _MAX_COUNTED_ROWS:
         return None
-    names, found = table_names(context), Counter[str | None]()
+    names, found = name_tables(context.state, context.lake_tables(LAKE_REFS)), Counter[str | None]()
     for batch in LiveSet(context, table).batches(columns=["table_uuid", "kind", "size_bytes"]):
         kinds = batch.column("kind")
         is_data = pc.or_(pc.equal(kinds, Kind.DATA), pc.equal(kinds, Kind.OBJECT))

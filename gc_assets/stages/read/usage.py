@@ -13,10 +13,9 @@ import pyarrow as pa
 
 from gc_assets.core.plan import Amount
 from gc_assets.engine.run_context import RunContext
-from gc_assets.engine.tables import read_rows
 from gc_assets.stages.mark.lake_refs import read_side_rows
 from gc_assets.stages.mark.live_set import LiveSet
-from gc_assets.stages.read.browse import batches, read_matching_rows
+from gc_assets.stages.read.browse import batches, name_tables, read_matching_rows
 from gc_assets.stages.read.dropped_tables import dropped_names
 from gc_assets.stages.sweep.foreign_files import FOREIGN
 from gc_assets.state.journal import PublishedTable
@@ -54,18 +53,9 @@ class TableUsage:
         return Amount.total(self.garbage.values())
 
 
-def table_names(context: RunContext) -> dict[tuple[str, str | None], str]:
-    """Return the names of tables whose refs the run has read, keyed by lake and table UUID."""
-    found: dict[tuple[str, str | None], str] = {}
-    for lake in context.config.lakes:
-        rows = read_rows(context.state, LAKE_REFS, context.table(LAKE_REFS, lake.name), columns=["table_uuid", "table_name"])
-        found |= {(lake.name, row["table_uuid"]): row["table_name"] for row in rows.to_pylist() if row["table_name"] is not None}
-    return found
-
-
 def usage_by_table(context: RunContext, storages: Iterable[str]) -> list[TableUsage]:
     """Return how much space tables use in some storages, beginning with those with most garbage."""
-    frozen, dropped = table_names(context), dict[tuple[str, str | None], str]()
+    frozen, dropped = name_tables(context.state, context.lake_tables(LAKE_REFS)), dict[tuple[str, str | None], str]()
     live: dict[tuple[str, str, str | None], Amount] = {}
     for lake in context.config.lakes:
         totals = LiveSet(context, context.table(LIVE_FILES, lake.name)).totals

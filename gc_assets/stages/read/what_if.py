@@ -30,8 +30,8 @@ from gc_assets.engine.tables import PARTS_DDL, collect, merge_written, read_path
 from gc_assets.engine.tasks import run_single_task
 from gc_assets.stages.mark.cached_entries import read_cached_entries
 from gc_assets.stages.mark.live_set import LiveSet
+from gc_assets.stages.read.browse import name_tables
 from gc_assets.stages.read.scenarios import MAX_SCENARIOS, SCRATCH, Scenario, ScenarioTask, delete_scratch, refuse_mixed, require_refs
-from gc_assets.stages.read.usage import table_names
 from gc_assets.stages.sweep.ages import Ages
 from gc_assets.stages.sweep.claims import claims_of, prefixes_of
 from gc_assets.stages.sweep.foreign_files import protected_keys
@@ -186,7 +186,7 @@ class Comparison:
 
     def effects(self) -> tuple[Effect, ...]:
         """Compute the effect of each scenario, in the order in which they were given."""
-        names = table_names(self.context)
+        names = name_tables(self.context.state, self.context.lake_tables(LAKE_REFS))
         groups: list[_Group] = []
         for storage in self.context.config.storages:
             log_activity(f"storage {storage.name}: comparing with its garbage")
