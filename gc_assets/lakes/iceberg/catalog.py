@@ -10,6 +10,7 @@ import re
 import textwrap
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -195,12 +196,8 @@ class CatalogClient:
 
     def list_pointers(self) -> Iterator[TablePointer | UnreadableTable]:
         """Yield all tables with the addresses of their metadata.json, as `list_tables` does."""
-        try:
+        with self._name_listing_errors():
             client = self._connect()
-        except LakeUnreadable:
-            raise
-        except Exception as error:  # noqa: BLE001 - a catalog raises any error of its driver
-            raise self._listing_error(error) from None
         if isinstance(client, SqlCatalog):
             yield from self._list_sql_pointers(client)
             return
@@ -224,13 +221,9 @@ class CatalogClient:
         Raises:
             LakeUnreadable: If the namespaces cannot be listed.
         """
-        try:
+        with self._name_listing_errors():
             client = self._connect()
             namespaces = () if isinstance(client, SqlCatalog) else sorted(self._namespaces or self._list_namespaces(client))
-        except LakeUnreadable:
-            raise
-        except Exception as error:  # noqa: BLE001 - a catalog raises any error of its driver
-            raise self._listing_error(error) from None
         if isinstance(client, SqlCatalog):
             yield from self._list_sql_views(client)
         try:
@@ -283,11 +276,9 @@ class CatalogClient:
         catalog can create them, but pyiceberg cannot load them.
         """
         query = _select_pointers(client)
-        try:
+        with self._name_listing_errors():
             type_filter = self._call("tables", lambda: _table_filter(client))  # The database table also contains views.
             found = self._call("tables", lambda: _fetch_rows(client, query if type_filter is None else query.where(type_filter)))
-        except Exception as error:  # noqa: BLE001 - a catalog raises any error of its driver
-            raise self._listing_error(error) from None
         for name, location in _name_rows(found):
             if isinstance(location, str) and location:
                 yield TablePointer(name, location)
@@ -300,31 +291,21 @@ class CatalogClient:
         Raises:
             LakeUnreadable: If the catalog does not respond.
         """
-        try:
+        with self._name_listing_errors():
             client = self._connect()
             if isinstance(client, SqlCatalog):
                 self._call("tables", lambda: _fetch_rows(client, _select_pointers(client).limit(1)))
             else:
                 self._call("namespaces", client.list_namespaces)
-        except LakeUnreadable:
-            raise
-        except Exception as error:  # noqa: BLE001 - a catalog raises any error of its driver
-            raise self._listing_error(error) from None
 
-    # A driver's traceback may contain the connection string, so errors are raised `from None`.
     def list_identifiers(self) -> list[Identifier]:
         """List the identifiers of all tables, ordered by name.
 
         Raises:
             LakeUnreadable: If a namespace cannot be listed.
         """
-        try:
-            client = self._connect()
-            found = sorted(self._walk_namespaces(client))
-        except LakeUnreadable:
-            raise
-        except Exception as error:  # noqa: BLE001 - a catalog raises any error of its driver
-            raise self._listing_error(error) from None
+        with self._name_listing_errors():
+            found = sorted(self._walk_namespaces(self._connect()))
         nested: dict[str, list[Identifier]] = {}
         for identifier in found:
             if (name := ".".join(identifier)).count(".") > 1:
@@ -605,8 +586,15 @@ class CatalogClient:
             f"{_STORE_HINT if _S3_ERROR.search(finding) else _REPAIR_HINT}, then run again, because garbage cannot be determined without it"
         )
 
-    def _listing_error(self, error: Exception) -> LakeUnreadable:
-        return self.unreadable(f"the list of tables of catalog {self._catalog_name!r}", _describe(error))
+    @contextmanager
+    def _name_listing_errors(self) -> Iterator[None]:
+        """Raise any error as `LakeUnreadable`. A driver's traceback may contain secrets."""
+        try:
+            yield
+        except LakeUnreadable:
+            raise
+        except Exception as error:  # noqa: BLE001 - a catalog raises any error of its driver
+            raise self.unreadable(f"the list of tables of catalog {self._catalog_name!r}", _describe(error)) from None
 
     def _connect(self) -> Catalog:
         client: Catalog | None = getattr(self._clients, "catalog", None)

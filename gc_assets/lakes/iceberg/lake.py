@@ -88,9 +88,7 @@ class IcebergLake:
 
     def check_access(self) -> None:
         """Send one small request to the catalog. Raises `LakeUnreadable` if the request fails."""
-        from gc_assets.lakes.iceberg.catalog import CatalogClient  # as in `freeze`
-
-        CatalogClient(self.name, self._config.catalog_name, self._config.catalog, self._config.read_seconds).check_access()
+        self._open_catalog().check_access()
 
     def freeze(self, as_of: datetime) -> FrozenRefs:  # noqa: ARG002 - part of the protocol; Iceberg refs have no timestamp
         """Read all branches and tags from the current metadata of every table.
@@ -98,9 +96,7 @@ class IcebergLake:
         A table is `unreadable` if its metadata cannot be read, or if one of its refs points to a
         missing snapshot.
         """
-        from gc_assets.lakes.iceberg.catalog import CatalogClient  # Takes half a second to import.
-
-        catalog = CatalogClient(self.name, self._config.catalog_name, self._config.catalog, self._config.read_seconds)
+        catalog = self._open_catalog()
         with ThreadPoolExecutor(CONCURRENT_READS) as pool:
             found = list(pool.map(self._build_reader(catalog), catalog.list_pointers()))
             views = list(pool.map(self._read_view, catalog.list_views()))
@@ -144,7 +140,7 @@ class IcebergLake:
         return lambda name, address: add_policy(self.read_registration(name, address))
 
     def _build_policy_reader(self, catalog: CatalogClient, *, rereads: bool = False) -> Callable[[Registration], Registration]:
-        from gc_assets.lakes.iceberg.nessie_refs import find_unread_refs  # as in `freeze`
+        from gc_assets.lakes.iceberg.nessie_refs import find_unread_refs  # as in `_open_catalog`
 
         retention, unread_refs = self._config.retention, find_unread_refs(catalog)
         if unread_refs is not None:
@@ -303,10 +299,9 @@ class IcebergLake:
         Before each commit, the edits are checked again with the table's current metadata and
         policy.
         """
-        from gc_assets.lakes.iceberg.catalog import CatalogClient
         from gc_assets.lakes.iceberg.expire import CatalogExpiry
 
-        tables = CatalogClient(self.name, self._config.catalog_name, self._config.catalog, self._config.read_seconds)
+        tables = self._open_catalog()
         add_policy = self._build_policy_reader(tables, rereads=True)
 
         def policy(found: Sequence[Registration]) -> Retention:
@@ -377,7 +372,7 @@ class IcebergLake:
         return replace(found, pointed=tuple(sorted(pointed)), notes=tuple(notes))
 
     def _open_catalog(self) -> CatalogClient:
-        from gc_assets.lakes.iceberg.catalog import CatalogClient
+        from gc_assets.lakes.iceberg.catalog import CatalogClient  # Takes half a second to import.
 
         return CatalogClient(self.name, self._config.catalog_name, self._config.catalog, self._config.read_seconds)
 

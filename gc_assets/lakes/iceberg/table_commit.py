@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,7 +14,7 @@ from gc_assets.lakes.iceberg.metadata import TableMetadata
 from gc_assets.lakes.iceberg.registrations import Registration
 from gc_assets.lakes.iceberg.removal import BranchCreation, Pruning
 from gc_assets.lakes.iceberg.revalidate import Removal
-from gc_assets.lakes.iceberg.table_expiry import FIRST_WAIT_SECONDS, MAX_ATTEMPTS, ReadRegistration, report_error
+from gc_assets.lakes.iceberg.table_expiry import MAX_ATTEMPTS, ReadRegistration, report_error, wait_for_retry
 from gc_assets.lakes.protocol import ExpiryAction, ExpiryOutcome, ExpiryVerdict
 
 TableChange = Removal | Pruning | BranchCreation
@@ -99,7 +97,7 @@ class TableCommit(ABC):
                 attempt += 1
                 if attempt == MAX_ATTEMPTS:
                     return [*settled, *(ExpiryOutcome(action, "failed", str(error)) for action in pending)]
-                time.sleep(FIRST_WAIT_SECONDS * 2**attempt * random.uniform(0.5, 1.5))  # noqa: S311 - spreads retries
+                wait_for_retry(attempt)
 
     def _commit(self, loaded: CatalogTable, table: TableMetadata, pending: Sequence[ExpiryAction]) -> None:
         change = self.build_change(loaded.name, table, pending)

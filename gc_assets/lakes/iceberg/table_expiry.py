@@ -28,6 +28,11 @@ ReadRegistration = Callable[[str, str], Registration]
 Policy = Callable[[Sequence[Registration]], Retention]
 
 
+def wait_for_retry(attempt: int) -> None:
+    """Wait longer after each attempt. Random times keep several writers apart."""
+    time.sleep(FIRST_WAIT_SECONDS * 2**attempt * random.uniform(0.5, 1.5))  # noqa: S311
+
+
 def report_error(error: Exception, actions: Sequence[ExpiryAction], *, is_committed: bool) -> list[ExpiryOutcome]:
     """Return one outcome for each history edit that an error has interrupted.
 
@@ -101,7 +106,7 @@ class TableExpiry:
             for removal in pending:
                 self._commit(loaded[removal.name][0], removal)
             if self.rejections:
-                time.sleep(FIRST_WAIT_SECONDS * 2**attempt * random.uniform(0.5, 1.5))  # noqa: S311 - spreads retries
+                wait_for_retry(attempt)
             attempt += 1
 
     def _precheck(self) -> None:
