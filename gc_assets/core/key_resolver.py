@@ -210,6 +210,11 @@ class KeyResolver:
         except (FormatError, StoreError):
             return None
 
+    def storage_of(self, address: str | None) -> str | None:
+        """Return the storage that contains an address, or None if there is none."""
+        located = None if address is None else self.locate_one(address)
+        return None if located is None else located[0]
+
     def locate(self, addresses: pa.Array | pa.ChunkedArray) -> tuple[pa.Array, pa.Array]:
         """Resolve many addresses like `resolve`.
 

@@ -68,8 +68,6 @@ MAX_SKEW: Final = timedelta(minutes=5)
 # inaccurate clocks and slow requests.
 LINK_MARGIN: Final = timedelta(hours=1)
 _RECORDS: Final = "records"
-
-
 _HEXADECIMAL: Final = re.compile(r"[a-fA-F0-9]{1,64}")
 
 

@@ -220,11 +220,10 @@ def _delete_abandoned_marks(context: RunContext, storage_name: str, token: int) 
     """
     names = [name.rpartition("-") for name in context.state.files.directories(VERIFICATION_MARKS)]
     abandoned = [(plan_id, number) for plan_id, _, number in names if number.isdecimal() and int(number) < token]
-    ours = {plan.header.plan_id for plan in list_plans(context.config, storage_name, empty=True)} if abandoned else set[str]()
-    if abandoned:
-        ours.update(
-            context.state.files.directories(f"{storage_name}/apply")
-        )  # even of plans that are missing because the state was restored from a backup
+    if not abandoned:
+        return
+    ours = {plan.header.plan_id for plan in list_plans(context.config, storage_name, empty=True)}
+    ours.update(context.state.files.directories(f"{storage_name}/apply"))  # a state from a backup may lack their plans
     for plan_id, number in abandoned:
         if plan_id in ours:
             _delete_mark(context.state, f"{plan_id}-{number}")

@@ -169,7 +169,6 @@ def _check_new_claims(found: OrphanFilesSummary) -> GateResult:
 
 
 def _check_dropped(found: OrphanFilesSummary, limit: int) -> list[GateResult]:
-    """Evaluate the gate for dropped tables if any of them is due."""
     due = [str(item) for item in found.dropped if item.waits_for is None]
     return [gates.dropped_tables(found.dropped_due, limit, due, found.lost_tables)] if due else []
 
@@ -200,19 +199,16 @@ def _warn_of_unused_patterns(found: OrphanFilesSummary) -> Iterator[str]:
 
 
 def _warn_of_clock(inputs: PlanInputs) -> Iterator[str]:
-    """Warn if the host's clock was ahead of the storage's."""
     if inputs.clock_lead:
         yield describe_clock_lead(inputs.context.config.label_of(inputs.storage), inputs.frozen_at, inputs.clock_lead)
 
 
 def _check_idle_branches(expiry: WrittenParts, limit: int) -> list[GateResult]:
-    """Evaluate the gate for idle branches if the plan deletes any."""
     count = sum(expiry.summary.get("idle_branches", {}).values())
     return [gates.idle_branches(count, limit)] if count else []
 
 
 def _check_deleted_paths(expiry: WrittenParts, limits: Gates) -> list[GateResult]:
-    """Evaluate the gate for deleted paths if the plan deletes paths by commits."""
     count = sum(expiry.summary.get("deleted_paths", {}).values())
     if not count:
         return []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from pyspark.sql import SparkSession
@@ -13,11 +12,9 @@ from gc_assets.engine.tables import publish, read_rows, write_rows
 from gc_assets.lakes.kind import KindTable, TableRole
 from gc_assets.lakes.kinds import table_with
 from gc_assets.stages.mark.lakefs.stages import SPARK_STAGES as LAKEFS_SPARK_STAGES
-from gc_assets.stages.mark.lakefs.stages import STAGES
+from gc_assets.stages.mark.lakefs.stages import STAGES, SparkStage
 from gc_assets.stages.mark.snapshot_history import snapshot_history
 from gc_assets.state.journal import PublishedTable
-
-SparkStage = Callable[[SparkSession, RunContext, str], PublishedTable]
 
 # Stages that need Spark, by table name. `STAGES` contains the other ones.
 SPARK_STAGES: Final[dict[str, SparkStage]] = {table_with(TableRole.HISTORY).name: snapshot_history, **LAKEFS_SPARK_STAGES}

@@ -268,7 +268,6 @@ def _decode_levels(
 def _decode(
     spark: SparkSession, context: RunContext, lake: Lake, run: TableRun, pending: WrittenParts, failed: Sequence[str], number: int
 ) -> WrittenParts:
-    """Decode the containers of one level."""
     state, tasks = context.state, pending.paths(run, TASKS_SIDE)
     containers = pending.side_rows(TASKS_SIDE)
     log_activity(f"level {number}: {containers:,} containers to decode in {len(tasks):,} tasks")

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any, Self
 
-from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.core.plan import Unreadable
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_rows
@@ -83,7 +82,7 @@ def list_unreadable(
     previous = _PreviousReads.of(last_known)
     names, identities = _find_names(context, lake_name, refs, previous)
     claims = [row for row in read_parts(context.state.files, refs.paths(CLAIMS_SIDE), CLAIMS).to_pylist() if row["storage"] is not None]
-    renamed = find_renamed_tables(inputs, last_known)
+    renamed, resolver = find_renamed_tables(inputs, last_known), context.resolver()
     known = [
         Unreadable(
             lake=lake_name,
@@ -104,7 +103,7 @@ def list_unreadable(
             table_name=item.table_name,
             why=item.why,
             since=previous.since_by_name.get(item.table_name, summary.frozen_at),
-            storages=_storages([row for row in claims if row["table_name"] == item.table_name], _find_storage(context.resolver(), item)),
+            storages=_storages([row for row in claims if row["table_name"] == item.table_name], resolver.storage_of(item.address)),
             identity=item.identity,
         )
         for item in summary.unread
@@ -187,8 +186,3 @@ def _is_claim_of(claim: Mapping[str, Any], key: str, name: str | None) -> bool:
 
 def _storages(claims: Iterable[Mapping[str, Any]], other: str | None = None) -> tuple[str, ...]:
     return tuple(sorted({*(row["storage"] for row in claims), *([other] if other is not None else [])}))
-
-
-def _find_storage(resolver: KeyResolver, item: UnreadTable) -> str | None:
-    location = resolver.locate_one(item.address) if item.address is not None else None
-    return None if location is None else location[0]

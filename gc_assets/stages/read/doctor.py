@@ -108,7 +108,7 @@ def _check_lake(context: RunContext, name: str, frozen: dict[str, FrozenRefs]) -
     try:
         frozen[name] = freeze_lake(context, lake, context.clock.now())
     except LakeUnreadable:
-        storages = {found[0] for place in context.config.lake(name).own_locations() if (found := context.resolver().locate_one(place))}
+        storages = set(map(context.resolver().storage_of, context.config.lake(name).own_locations()))
         if as_remote(lake) is not None or not storages & lake_checks.find_absent_storages(context):
             raise
         yield skip_check(name, "readable", "listable")
@@ -162,7 +162,6 @@ def _environment(context: RunContext) -> Iterator[Finding]:
 
 
 def _check_notify(context: RunContext) -> Iterator[Finding]:
-    """Report the number of notification targets and which command notifies them."""
     yield Finding("notify", "targets", OK, f"{count_of(len(context.config.notify), 'target')}; {NOTIFIED_BY}")
 
 

@@ -66,7 +66,7 @@ def _check_unreadable(context: RunContext, name: str, tables: Sequence[Unreadabl
     """
     absent, waiting, by_cause = find_absent_storages(context), Counter[str](), dict[str, list[UnreadableTable]]()
     for number, item in enumerate(tables):
-        if (storage := _storage_of(context, item)) is not None and storage in absent:
+        if (storage := context.resolver().storage_of(item.address)) in absent:
             waiting[storage] += 1
         else:
             by_cause.setdefault(item.cause or str(number), []).append(item)
@@ -91,11 +91,6 @@ def find_absent_storages(context: RunContext) -> set[str]:
     """
     places = {item.name: Location.parse(item.location) for item in context.config.storages}
     return {name for name, place in places.items() if place.scheme == FILE and not Path(place.root).is_dir()}
-
-
-def _storage_of(context: RunContext, item: UnreadableTable) -> str | None:
-    resolved = context.resolver().locate_one(item.address) if item.address is not None else None
-    return None if resolved is None else resolved[0]
 
 
 def check_assets(context: RunContext, name: str, refs: FrozenRefs) -> Iterator[Finding]:

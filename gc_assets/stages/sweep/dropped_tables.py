@@ -52,6 +52,7 @@ from gc_assets.stages.records.newest_sweeps import find_sweep, list_newest_sweep
 from gc_assets.stages.records.set_aside import with_set_aside
 from gc_assets.stages.sweep.adopted_files import NO_ADOPTED_FILES, AdoptedFiles, find_adopted_files
 from gc_assets.stages.sweep.claims import claims_of, collector_paths, effective_claims
+from gc_assets.stages.sweep.clock_lead import first_freeze
 from gc_assets.stages.sweep.foreign_files import FOREIGN, ForeignFinder
 from gc_assets.stages.sweep.foreign_metadata import StoragePrefix, directory_of
 from gc_assets.stages.sweep.known_tables import KnownTable
@@ -313,7 +314,7 @@ def find_dropped_tables(
     )
     found = DroppedPrefixes(tables, present, of_lakes)
     sums = _sum_former_files(spark, context, found, listing.inventory)
-    frozen_at = min(table.summary(LakeRefsSummary).frozen_at for table in refs)
+    frozen_at = first_freeze(refs)
     now = min(frozen_at, listing.as_of or frozen_at)
     decided = [replace(item, former_files=sums.get(index, FormerFiles())) for index, item in enumerate(tables)]
     unreadable = _list_unreadable(context, live)

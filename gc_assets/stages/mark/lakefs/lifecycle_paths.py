@@ -100,7 +100,6 @@ def lifecycle_paths(spark: SparkSession, context: RunContext, lake_name: str) ->
 
 
 def _count_paths(entries: DataFrame, heads: DataFrame) -> dict[str, int]:
-    """Count the paths at each branch head."""
     objects = entries.filter(F.col("kind") == Kind.OBJECT).join(heads.select("container", "branch").distinct(), "container")
     return {row["branch"]: row["count"] for row in collect(objects.groupBy("branch").count())}
 
