@@ -8,7 +8,7 @@ snapshot was removed from the list.
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
@@ -38,7 +38,7 @@ from gc_assets.lakes.icechunk.snapshot_files import (
     snapshots_of,
 )
 from gc_assets.lakes.icechunk.virtual_locations import parse_chunk_containers
-from gc_assets.lakes.protocol import Claim, Commit, CommitSource, ContentRoot, FrozenRefs, NamedPrefixes, Ref, RefType
+from gc_assets.lakes.protocol import Claim, Commit, CommitSource, ContentRoot, FrozenRefs, NamedPrefixes, Ref
 
 _NAMES: Final = {Availability.ONLINE: "online", Availability.READ_ONLY: "read-only", Availability.OFFLINE: "offline"}
 
@@ -112,7 +112,8 @@ class RepositoryV2:
 
     def state_without_files(self, info: RepoInfo, shards: int = 1) -> FrozenRefs:
         """Return the refs and settings in the content of `repo`, without requests to the store."""
-        tags, branches = ([Ref(name, kind, head) for name, head in refs.items()] for kind, refs in _refs_by_type(info))
+        tags = [Ref(name, "tag", head) for name, head in info.tags.items()]
+        branches = [Ref(name, "branch", head) for name, head in info.branches.items()]
         address, properties = repo_address(self.address), _properties(info)
         return FrozenRefs(
             lake=self.lake,
@@ -193,10 +194,6 @@ class RepositoryV2:
         return SnapshotFolder(
             self.lake, self.objects, self.address, envelope.SPEC_V1_AND_V2, summary={"unlisted": "true"}, by_storage_time=True
         )
-
-
-def _refs_by_type(info: RepoInfo) -> tuple[tuple[RefType, Mapping[str, str]], ...]:
-    return ("tag", info.tags), ("branch", info.branches)
 
 
 def _properties(info: RepoInfo) -> dict[str, str]:

@@ -88,10 +88,6 @@ class _Policy:
         self._default_days: str | None = next(iter(days), None)
         self._refs_by_label = {f"{ref.ref_type} {ref.ref_name}": ref for ref in refs.refs}
 
-    @property
-    def _has_no_rules(self) -> bool:
-        return self._server and self._default_days is None
-
     def starts(self, graph: CommitGraph) -> Iterator[Start]:
         """Yield the commits from which the retention rule follows first parents.
 
@@ -119,7 +115,7 @@ class _Policy:
         return self._retention.dangling_cutoff() or self._default()
 
     def explain(self, held_by: str) -> str:
-        if self._has_no_rules:
+        if self._server and self._default_days is None:
             return "the repository has no garbage collection rules"
         if not held_by:
             which = "default retention" if self._retention.dangling is None else "retention of dangling commits"

@@ -144,11 +144,11 @@ class ForeignSearch:
         Args:
             written: The parts of `orphan_files` that the sweep has written.
         """
-        files = self.context.state.files
+        files, rules = self.context.state.files, self.rules
         tables = {
-            CLAIMED_SIDE: age_rows(*_all_ages(self.rules)),
+            CLAIMED_SIDE: age_rows(rules.ages.merge(rules.dropped_ages), rules.seen.merge(rules.dropped_seen)),
             FOREIGN_DATASETS_SIDE: self.datasets,
-            OLDER_THAN_CLAIM_SIDE: update_older_files(self.spark, self.rules.remembered, written, self.run, files),
+            OLDER_THAN_CLAIM_SIDE: update_older_files(self.spark, rules.remembered, written, self.run, files),
         }
         return {side: tuple(write_parts(rows, self.run, files, side)) for side, rows in tables.items() if rows.num_rows}
 
@@ -166,10 +166,6 @@ class ForeignSearch:
         since = self.rules.ages.of_directory(item.address) if item.rule == NEW_CLAIM else None
         address = self.context.resolver().address(self.storage, item.address)
         return item.model_copy(update={"address": address, "since": since})
-
-
-def _all_ages(rules: ForeignRules) -> tuple[ClaimAges, ClaimAges]:
-    return rules.ages.merge(rules.dropped_ages), rules.seen.merge(rules.dropped_seen)
 
 
 def foreign_rules(

@@ -92,7 +92,7 @@ def find_metadata(context: RunContext, uuids: Collection[str]) -> dict[str, list
 
 
 def _metadata_of_server(context: RunContext, lake_name: str, uuids: Collection[str]) -> Iterator[tuple[str, str]]:
-    places, commits = _read_locations(context, lake_name), _read_puts(context, lake_name)
+    places, commits = _read_locations(context, lake_name), _list_puts(_read_commits(context, lake_name))
     wanted = pa.array([f"{_URN}{uuid}" for uuid in sorted(uuids)], pa.string())
     rows = places.filter(pc.and_(pc.equal(places.column("kind"), Kind.TABLE_UUID), pc.is_in(places.column("address"), wanted)))
     newest = commits.group_by("address").aggregate([("at", "max")])
@@ -146,10 +146,6 @@ def _read_locations(context: RunContext, lake_name: str) -> pa.Table:
 
 def _read_commits(context: RunContext, lake_name: str) -> pa.Table:
     return read_rows(context.state, COMMIT_GRAPH, context.table(COMMIT_GRAPH, lake_name), columns=["committed_at", "content_roots"])
-
-
-def _read_puts(context: RunContext, lake_name: str) -> pa.Table:
-    return _list_puts(_read_commits(context, lake_name))
 
 
 def _list_puts(commits: pa.Table) -> pa.Table:

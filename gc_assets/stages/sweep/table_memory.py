@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import datetime, timedelta
+from operator import itemgetter
 from typing import Any, Final
 
 import pyarrow as pa
@@ -339,12 +340,8 @@ def _find_writer(context: RunContext, table: RememberedTable) -> str | None:
     mine = rows.filter(pc.equal(rows.column("table_uuid"), table.table_uuid)).to_pylist(maps_as_pydicts="strict")
     if not mine:
         return None
-    summary: Mapping[str, str] = max(mine, key=_commit_time)["summary"] or {}
+    summary: Mapping[str, str] = max(mine, key=itemgetter("committed_at"))["summary"] or {}
     return next((summary[name] for name in _WRITERS if summary.get(name)), None)
-
-
-def _commit_time(row: Mapping[str, Any]) -> datetime:
-    return row["committed_at"]
 
 
 def memory_table(rows: Iterable[Mapping[str, Any]]) -> pa.Table:
