@@ -48,6 +48,10 @@ class Objects(Protocol):
         """
         ...
 
+    def list_identities(self, prefix: str) -> Iterator[tuple[str, str]]:
+        """List the addresses of all objects under a prefix, like `list`, with their identities."""
+        ...
+
 
 class EditableObjects(Objects, Protocol):
     """Write access to the objects of a lake.

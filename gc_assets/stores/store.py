@@ -260,6 +260,10 @@ class ObjectsByScheme:
             return objects.list(prefix)
         return ((prefix + address.removeprefix(target), size, modified) for address, size, modified in objects.list(target))
 
+    def list_identities(self, prefix: str) -> Iterator[tuple[str, str]]:
+        objects, target = self._open(prefix)
+        return ((prefix + address.removeprefix(target), found) for address, found in objects.list_identities(target))
+
     def read_with_etag(self, address: str) -> tuple[bytes, str]:
         objects, target = self._open(address)
         return objects.read_with_etag(target)

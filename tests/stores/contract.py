@@ -268,6 +268,7 @@ def test_keys_are_listed_and_read_byte_for_byte(bench: Bench) -> None:
     assert {key: objects.size(address(bench.store, key)) for key in contents} == {key: len(c) for key, c in contents.items()}
     below = {name: size for name, size, _ in objects.list(bench.store.location)}
     assert below == {address(bench.store, key): len(content) for key, content in contents.items()}
+    assert dict(objects.list_identities(bench.store.location)) == {name: objects.identity(name) for name in below}
 
 
 def test_prefix_matches_only_complete_path_components(bench: Bench) -> None:

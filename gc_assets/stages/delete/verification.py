@@ -62,7 +62,7 @@ def verification_context(context: RunContext, plan: StoredPlan, verification_id:
     """Build the run context in which an apply marks all lakes again (verification mark).
 
     A mark in this context reads the refs again. It reuses only the cache of decoded containers,
-    which is safe because containers never change.
+    after it has compared the needed ones with their current objects.
     """
     return replace(context, verification_id=verification_id, run_date=plan.header.run_date, as_of=plan.header.as_of)
 

@@ -49,7 +49,7 @@ from gc_assets.stages.sweep.listings import has_earlier_listing
 from gc_assets.state.index import PastRun
 from gc_assets.state.journal import PublishedTable, State, TableRun
 from gc_assets.state.parts import read_parts
-from gc_assets.state.schemas import LAKE_REFS, MANIFEST_ENTRIES, ORPHAN_FILES
+from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES, MANIFEST_ENTRIES, ORPHAN_FILES
 from gc_assets.state.side_tables import (
     CONTAINERS,
     CONTAINERS_SIDE,
@@ -61,6 +61,7 @@ from gc_assets.state.side_tables import (
     LOCATIONS_SIDE,
     REWRITTEN_SIDE,
     ROOTS,
+    STATES_SIDE,
     TASKS,
     TASKS_SIDE,
     UNREADABLE_CONTAINERS,
@@ -187,6 +188,7 @@ def manifest_entries(spark: SparkSession, context: RunContext, lake_name: str) -
         named_prefixes,
         locations,
         may_list=not has_earlier_listing(context),
+        examined=_find_examined(context, lake_name),
     )
     levels = _decode_levels(spark, context, lake_name, level, find, failed)
     for path in last_known:
@@ -340,6 +342,18 @@ def _rewritten_paths(context: RunContext) -> Iterator[str]:
         last = max(past, key=lambda run: (run.entry.sequence_number, run.entry.created_at, run.run_id), default=None)
         if last is not None and last.summary(SweepSummary).rewritten:
             yield from context.state.open(last).paths(REWRITTEN_SIDE)
+
+
+def _find_examined(context: RunContext, lake_name: str) -> tuple[str, ...] | None:
+    """Return the parts with the containers that an apply examines, or None if this is a run.
+
+    The apply examines the containers that were needed in the run of the plan. A container that was
+    overwritten after the last listing of its storage may reference files that the plan removes.
+    """
+    if context.verification_id is None:
+        return None
+    planned = context.state.current(lake_name, LIVE_FILES.name, context.run_date)
+    return () if planned is None else tuple(planned.paths(STATES_SIDE))
 
 
 def _merge_levels(levels: list[WrittenParts]) -> WrittenParts:

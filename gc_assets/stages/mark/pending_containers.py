@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -15,26 +14,24 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from gc_assets.core.arrow_rows import aggregate_rows, replace_columns
-from gc_assets.core.errors import StateError, StoreError
+from gc_assets.core.errors import StateError
 from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.core.objects import Objects
 from gc_assets.core.untrusted_input import MAX_OBJECT_BYTES
 from gc_assets.engine.tables import report_parts, write_parts
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.protocol import NamedPrefixes, name_in_reference
-from gc_assets.stages.mark.content_roots import RELEASED, RootTables, read_content_roots
+from gc_assets.stages.mark.content_roots import HELD, RELEASED, RootTables, read_content_roots
 from gc_assets.stages.mark.decoding import CONCURRENT_READS
-from gc_assets.stages.mark.object_sizes import read_sizes
+from gc_assets.stages.mark.object_sizes import read_identities, read_sizes
 from gc_assets.state.files import Files
 from gc_assets.state.journal import TableRun
 from gc_assets.state.parts import read_parts
-from gc_assets.state.side_tables import CONTAINERS, EDGES, LOCATIONS, REWRITTEN, TASKS, TASKS_SIDE, UNREADABLE_CONTAINERS
+from gc_assets.state.side_tables import CONTAINERS, EDGES, LOCATIONS, REWRITTEN, STATES, TASKS, TASKS_SIDE, UNREADABLE_CONTAINERS
 
 # Cost of reading a container regardless of its length, in bytes that are decoded in the same time.
 COST_OF_REQUEST: Final = 16_384
 
-# The identity of an object that cannot be examined. It differs from that of every decoded object.
-_UNKNOWN: Final = "unknown"
 _ROOT_COLUMNS: Final = [name for name in TASKS.names if name not in {"expected_entries", "snapshot_id"}]
 
 
@@ -61,6 +58,9 @@ class FindPending:
         named_prefixes: Recorded prefixes that containers refer to by name, if any.
         locations: Parts with the prefix names that decoded containers refer to.
         may_list: False if the run must not send LIST requests.
+        examined: Parts with the containers that refs or the history need (`STATES` columns). These
+            are compared with their current objects, or all decoded ones if there are no parts. It
+            is None in a run, in which the sweep compares containers with the listing.
     """
 
     files: Files
@@ -76,6 +76,7 @@ class FindPending:
     named_prefixes: NamedPrefixes | None = None
     locations: tuple[str, ...] = ()
     may_list: bool = True
+    examined: tuple[str, ...] | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
@@ -145,22 +146,22 @@ class FindPending:
     def _read_identities(self, addresses: Sequence[str]) -> list[str | None]:
         """Return the identities of the current objects.
 
-        The identity of an object in a bucket is only requested if the object is in no storage.
-        Otherwise, it is None, and the sweep of the storage compares the object. It is also None if
-        there is no object.
+        The identity of an object in a bucket is only requested if the object is in no storage, or
+        if it has to be examined. Otherwise, it is None, and the sweep of the storage compares the
+        object. It is also None if there is no object.
         """
         cached = list(map(self.objects.cached_identity, addresses))
         unknown = pa.array([address for address, identity in zip(addresses, cached, strict=True) if identity is None], pa.string())
-        external = unknown.filter(pc.is_null(self.resolver.locate(unknown)[0])).to_pylist()
-        with ThreadPoolExecutor(CONCURRENT_READS) as pool:
-            requested = dict(zip(external, pool.map(self._request_identity, external), strict=True))
+        is_requested = pc.or_(pc.is_null(self.resolver.locate(unknown)[0]), self._is_examined(unknown))
+        wanted = unknown.filter(is_requested).to_pylist()
+        requested = dict(zip(wanted, read_identities(self.objects, wanted, may_list=self.may_list), strict=True))
         return [identity or requested.get(address) for address, identity in zip(addresses, cached, strict=True)]
 
-    def _request_identity(self, address: str) -> str | None:
-        try:
-            return self.objects.identity(address)
-        except (OSError, StoreError):
-            return _UNKNOWN  # the decoder requests the same object and reports the error
+    def _is_examined(self, addresses: pa.Array) -> pa.Array:
+        if not self.examined:
+            return pa.array([self.examined is not None] * len(addresses), pa.bool_())
+        states = read_parts(self.files, list(self.examined), STATES, ["address", "rank"])
+        return pc.is_in(addresses, states.column("address").filter(pc.less_equal(states.column("rank"), HELD)))
 
     def _find_outdated_names(self) -> pa.Array:
         """Return the addresses of decoded containers that use a name whose prefix has changed."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Self
 
-from gc_assets.buckets.identity import token_of
+from gc_assets.buckets.identity import build_identity, token_of
 from gc_assets.buckets.protocol import Change, ConditionalBucket, ObjectInfo, Role
 from gc_assets.config.connections import DEFAULT_CONNECTIONS, Connections, StoreSettings
 from gc_assets.core.deadline import run_with_deadline
@@ -68,14 +68,20 @@ class BucketObjects(ABC):
         Raises:
             StoreError: If a key is not UTF-8, so that no address can contain it.
         """
+        return ((address, size, modified) for address, size, modified, _ in self._list(prefix))
+
+    def list_identities(self, prefix: str) -> Iterator[tuple[str, str]]:
+        return ((address, build_identity(token, size, modified)) for address, size, modified, token in self._list(prefix))
+
+    def _list(self, prefix: str) -> Iterator[tuple[str, int, datetime, str]]:
         if not prefix.endswith("/"):
             raise StoreError(f"cannot list {prefix!r}: a prefix must end in '/'")
         bucket, base = self.open(prefix)
         reserved, start = f"{base}{RESERVED_PREFIX}".encode(), len(base.encode())
         for page in bucket.list_pages(base):
-            for key, size, modified in zip(page.keys, page.sizes, page.modified, strict=True):
+            for key, size, modified, token in zip(page.keys, page.sizes, page.modified, page.etags, strict=True):
                 if not key.startswith(reserved) and len(key) > start:
-                    yield prefix + _decode_key(key[start:], prefix), size, datetime.fromisoformat(modified)
+                    yield prefix + _decode_key(key[start:], prefix), size, datetime.fromisoformat(modified), token
 
     def read_with_etag(self, address: str, role: Role = "change") -> tuple[bytes, str]:
         def read_object() -> tuple[bytes, str]:

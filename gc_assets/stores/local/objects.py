@@ -263,6 +263,11 @@ class LocalObjects:
                         continue  # removed while the directory was being read
                     yield prefix + relative.decode(), status.st_size, EPOCH + timedelta(microseconds=modified_ns(status) // 1000)
 
+    def list_identities(self, prefix: str) -> Iterator[tuple[str, str]]:
+        for address, _, _ in self.list(prefix):
+            if (found := identity(address)) is not None:
+                yield address, found
+
 
 def _stat(address: str) -> os.stat_result:
     # `Path.stat` would take five times as long, and a run calls this for every known container.

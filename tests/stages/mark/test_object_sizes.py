@@ -1,4 +1,4 @@
-"""Sizes of objects: one request per object, or a listing for many objects of a directory."""
+"""Sizes and identities of objects: one request per object, or a listing for many objects of a directory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.core.requests import count_requests
 from gc_assets.stages.mark.manifest_entries import refuse_blind_executors
-from gc_assets.stages.mark.object_sizes import LISTED_KEYS_PER_HEAD, MIN_LISTED_KEYS, read_sizes
+from gc_assets.stages.mark.object_sizes import LISTED_KEYS_PER_HEAD, MIN_LISTED_KEYS, UNKNOWN, read_identities, read_sizes
 from gc_assets.stores.local.objects import LocalObjects
 from gc_assets.stores.store import open_objects
 from tests.stores.s3_bench import open_s3_bench
@@ -109,6 +109,21 @@ def test_one_listing_of_a_bucket_returns_many_sizes(many: int) -> None:
             assert read_sizes(bench.store.objects, addresses) == list(range(many))
         expected = {"LIST": 1} if many == MIN_LISTED_KEYS else {"HEAD": many}
         assert tally.sent.counts == expected
+
+
+@pytest.mark.parametrize("may_list", [True, False])
+def test_identities_are_those_that_single_requests_return(tmp_path: Path, *, may_list: bool) -> None:
+    many = [*write(tmp_path, snapshots(MIN_LISTED_KEYS)), f"file://{tmp_path}/snap-gone.avro"]
+    objects = LocalObjects()
+    found = read_identities(objects, many, may_list=may_list)
+    assert found == [objects.identity(address) for address in many]
+    assert found[-1] is None
+    assert len(set(found)) == len(many)
+
+
+def test_object_that_cannot_be_examined_has_unknown_identity() -> None:
+    """The identity differs from all that were read, so the object is read again."""
+    assert read_identities(open_objects(), ["hdfs://nn/snap.avro", "file://host/x"]) == [UNKNOWN] * 2
 
 
 def test_container_missing_only_for_executors_stops_run(tmp_path: Path) -> None:

@@ -218,3 +218,22 @@ def test_container_cached_by_earlier_release_with_other_length_is_rewritten(hous
     listed = spark.createDataFrame(objects, "key string, etag string, size_bytes long")
     found = rewritten_metadata(spark, context, house.storage, [f"{run.path}/{part.name}"], listed)
     assert [(row["key"], row["same"]) for row in found.to_pylist()] == [("longer", False)]
+
+
+@pytest.mark.parametrize("is_listed", [True, False], ids=["rewritten after the plan", "rewritten between listings"])
+def test_apply_keeps_files_of_rewritten_container(house: RewrittenLake, monkeypatch: pytest.MonkeyPatch, *, is_listed: bool) -> None:
+    """Only the sweep of a newer listing would have found the other object, and the apply removed the file."""
+    monkeypatch.setattr(LocalObjects, "cached_identity", lambda *_: None)
+    house.settings = {"gates": {"max_delete_share": 1.0}, **({} if is_listed else {"listing": {"every": "7d"}})}
+    house.write_commit("b", days_ago(40))
+    house.plan_at(4)
+    toy.write(house.lake, "c2", None, days_ago(40), {"a": b"bytes"}, "main")
+    planned = house.plan_at(3)
+    toy.write_manifest(house.lake, "c2", None, days_ago(40), {"b": 5})
+    os.utime(house.lake / "manifests" / "c2.json", (days_ago(35).timestamp(),) * 2)
+    if not is_listed:
+        planned = house.plan_at(2)
+    assert (planned.listed_at is None, house.planned_actions("toys/data/")["b"]) == (is_listed, "quarantine")
+    house.approve(planned, *house.failed_gates(planned))
+    assert ("quarantine", "changed") in house.apply(planned).by_outcome
+    assert (house.lake / "data" / "b").exists()
