@@ -103,9 +103,10 @@ def _deny_failed(result: Result) -> Result:
 class _RestoreNeeded:
     """Handles rows that must not be executed.
 
-    If an earlier run of the plan may have moved the file, it is restored, unless its key is in
-    `recorded`, because another plan has the object in quarantine. Files that were not moved stay in
-    place. The outcome depends on the row:
+    If an earlier run of the plan may have moved the file, it is restored, unless another plan has
+    the object in quarantine (`quarantined`) and it is not in use. Files that were not moved stay in
+    place. If an earlier run purged a file in `quarantined`, its outcome is `done`. Otherwise, the
+    outcome depends on the row:
 
     - `failed` for keys in `retried`, which can be executed once the history edits succeed,
     - `denied` for keys in `refused`, which should not have been in the plan,
@@ -121,15 +122,32 @@ class _RestoreNeeded:
     in_use: Collection[str]
     retried: Collection[str]
     refused: Collection[str]
-    recorded: Collection[str]
+    quarantined: Collection[str]
 
     def act(self, batch: Sequence[PlannedAction], resumed: Collection[PlannedAction] = ()) -> list[Result]:
-        moved = [row for row in batch if row in resumed and row.action == QUARANTINE and row.key not in self.recorded]
+        moved = [row for row in batch if row in resumed and row.action == QUARANTINE and not self._is_held(row.key)]
+        purged = self._look_up([row for row in batch if row in resumed and row.action == PURGE and row.key in self.quarantined])
         back = self.inner.act([replace(row, action=RESTORE, source_plan_id=self.plan_id) for row in moved])
         restored = dict(zip(moved, back, strict=True))
         taken = [row for row in moved if restored[row].verdict == CHANGED or restored[row].is_replaced]
         held = dict(zip(taken, self.inner.act(taken, taken), strict=True))
-        return [self._result(row, restored.get(row), held.get(row)) for row in batch]
+        return [purged.get(row) or self._result(row, restored.get(row), held.get(row)) for row in batch]
+
+    def _is_held(self, key: str) -> bool:
+        return key in self.quarantined and key not in self.in_use
+
+    def _look_up(self, purges: Sequence[PlannedAction]) -> dict[PlannedAction, Result]:
+        """Return the results of purges that were made, or that cannot be looked up."""
+        if not purges:
+            return {}
+        # An empty identity does not match any object, so nothing is removed.
+        checked = [replace(row, etag="") for row in purges]
+        found = zip(purges, self.inner.act(checked, checked), strict=True)
+        return {
+            row: result if result.verdict == DONE else Result(FAILED, f"{self.reasons[row.key]}, and the lookup failed: {result.error}")
+            for row, result in found
+            if result.verdict in {DONE, FAILED}
+        }
 
     def _result(self, row: PlannedAction, restored: Result | None, held: Result | None) -> Result:
         if held is not None and held.verdict not in {ABSENT, CHANGED}:
@@ -193,13 +211,13 @@ class RowExecutor:
             spared_rows = list(self._find_spared(batch))
             spared, refused = {key: reason for key, reason, _ in spared_rows}, {key for key, _, is_refused in spared_rows if is_refused}
             in_use, retried = (set(batch.column("key").filter(batch.column(name)).to_pylist()) for name in ("in_use", "retry"))
-            recorded = set(batch.column("key").filter(batch.column("in_quarantine")).to_pylist()) - in_use
+            quarantined = set(batch.column("key").filter(batch.column("in_quarantine")).to_pylist())
             unneeded = set(batch.column("key").filter(batch.column("needed").is_null()).to_pylist())
             rows = sorted(zip(to_planned_actions(batch), batch.column("quarantine").to_pylist(), strict=True), key=_batch_group)
             for (_, mode), members in groupby(rows, key=_batch_group):
                 quarantine = self.store.quarantine(mode, self.plan_id)
                 mine = [row for row, _ in members]
-                back = _RestoreNeeded(quarantine, self.plan_id, spared, in_use, retried, refused, recorded)
+                back = _RestoreNeeded(quarantine, self.plan_id, spared, in_use, retried, refused, quarantined)
                 hidden = {row.key for row in mine if mode == "versioned" and row.action == RESTORE and row.key in unneeded}
                 ended = _EndRecords(self.store.quarantine("deferred", self.plan_id)) if hidden else quarantine
                 outcomes = [

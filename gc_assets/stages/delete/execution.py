@@ -213,7 +213,6 @@ class PlanExecution:
         header = self.plan.header
         days = self.context.storage(header.storage).quarantine_days
         waiting = self._read_ledger(mark.spark)
-        is_held = reduce(and_, [F.col(name).eqNullSafe(F.col(f"held_{name}")) for name in _COPY_IDENTITY])
         renewed_at = quarantine_renewed_at(self.context, header.storage) if phase == PURGE else None
         since = F.greatest("quarantined_at", F.lit(renewed_at).cast("timestamp"))  # ignores nulls
         early = since > F.lit(mark.frozen_at - timedelta(days=days))
@@ -225,7 +224,7 @@ class PlanExecution:
             "string"
         )
         columns = {
-            "in_quarantine": (F.col("quarantined_at").isNotNull() & is_held) | F.col("_recorded").isNotNull(),
+            "in_quarantine": _is_in_quarantine() | F.col("_recorded").isNotNull(),
             REFUSED: F.coalesce(REFUSED, F.when((F.col("action") == PURGE) & early, too_early)),
             "retry": failed & F.coalesce(~F.col("is_live"), F.col("needed").isNull()),
             "in_use": F.col("is_live").isNotNull(),
@@ -305,6 +304,7 @@ class PlanExecution:
 
         Files in interrupted batches are moved back, unless another plan has them in quarantine. If
         another object has taken a file's name, the file stays in quarantine and is recorded there.
+        A purge in an interrupted batch is `done` if the file no longer exists.
         """
         header = self.plan.header
         for phase in phases_of(header, PHASES):
@@ -323,6 +323,9 @@ class PlanExecution:
                 if phase == QUARANTINE:
                     mine = self._add_recorded(mine, self._read_ledger(self.spark))
                     columns["in_quarantine"] = F.col("_recorded").isNotNull()
+                elif phase == PURGE:
+                    mine = mine.join(self._read_ledger(self.spark), ["key", "source_plan_id"], "left")
+                    columns["in_quarantine"] = _is_in_quarantine()
                 self.execute_phase(phase, mine.withColumns(columns).select(*EXECUTION_ROWS.names))
 
     def publish(self, phases: Sequence[str]) -> ApplyResult:
@@ -377,6 +380,11 @@ class PlanExecution:
 
     def _count_failed(self, phase: str) -> int:
         return self.by_outcome.get((phase, FAILED), Totals()).rows
+
+
+def _is_in_quarantine() -> Column:
+    """Return a condition that the ledger contains exactly the planned copy."""
+    return reduce(and_, [F.col(name).eqNullSafe(F.col(f"held_{name}")) for name in _COPY_IDENTITY], F.col("quarantined_at").isNotNull())
 
 
 def _is_one_of(histories: Collection[HistoryName]) -> Column:

@@ -137,6 +137,28 @@ def test_user_can_end_interrupted_plan_before_its_deadline(interrupted: tuple[La
     assert moved <= house.keys("deletion_plan", action="quarantine")
 
 
+def test_purge_made_by_interrupted_apply_ends_quarantine_when_plan_is_closed(
+    planned: tuple[Lakehouse, PlanHeader], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The outcome `denied` would leave the files in the ledger, although they are lost."""
+    house, header = planned
+    house.approve_and_apply(header)
+    house.now += timedelta(days=1)
+    purge, act = house.plan(), TrashQuarantine.act
+
+    def act_and_interrupt(*args: Any) -> None:
+        act(*args)
+        interrupt()
+
+    with monkeypatch.context() as patch:  # the files are removed, their outcomes are not on record
+        patch.setattr(TrashQuarantine, "act", act_and_interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            house.approve_and_apply(purge)
+    closed = close_plan(house.spark, house.run_context(), find_plan(house.config, purge.plan_id))
+    assert counts(closed.by_outcome) == {("purge", "done"): purge.totals["purge"].files}
+    assert quarantined_keys(house) == set()
+
+
 def test_restored_files_of_ended_plan_do_not_count_as_quarantined(interrupted: tuple[Lakehouse, PlanHeader]) -> None:
     house, header = interrupted
     house.restore(header.plan_id)

@@ -139,6 +139,29 @@ def test_outdated_plan_stops_retrying_move_that_always_fails(tmp_path: Path) -> 
     assert dict(log.read_quarantined(0)) == dict.fromkeys(to_planned_actions(rows))
 
 
+@pytest.mark.parametrize("mode", ["trash", "deferred"])
+def test_purge_of_outdated_plan_is_done_only_if_interrupted_apply_made_it(tmp_path: Path, mode: QuarantineMode) -> None:
+    """An outcome `denied` would leave the purged copy in the ledger of quarantined files."""
+    root, keys = tmp_path / "storage", [f"repo/chunks/{name}" for name in ("kept", "purged", "restored")]
+    held = root / ".gc-assets/trash" / PLAN if mode == "trash" else root
+    for key in keys:
+        write(root, key)
+        write(held, key)
+    rows = build_rows(root, keys, "purge", held)
+    planned, store = list(to_planned_actions(rows)), open_store(f"file://{root}/")
+    lease, log = store.acquire(PLAN, "test", CLOCK), open_log(Files(str(tmp_path / "state")), "wal", PLAN, 1)
+    log.write_intent(0, lease.token, planned)
+    for key in keys[1:]:
+        (held / key).unlink()
+    columns = {"quarantine": [mode] * 3, "refused": ["out of date"] * 3, "in_quarantine": [True, True, False]}
+    for name, values in columns.items():
+        rows = rows.set_column(rows.schema.get_field_index(name), name, pa.array(values))
+    (results,) = RowExecutor(store, log, lease, CLOCK, PLAN, only_interrupted=True)(iter([rows]))
+    assert results.column("key").to_pylist() == keys
+    assert results.column("outcome").to_pylist() == ["denied", "done", "changed"]
+    assert (held / keys[0]).exists()
+
+
 def test_executor_without_access_to_log_moves_no_file(tmp_path: Path) -> None:
     """For example an executor whose `/state` is a local disk: its moves would not be recorded."""
     root = tmp_path / "storage"
