@@ -62,7 +62,6 @@ from gc_assets.state.summaries import ExpiryLogSummary
 from gc_assets.stores.execution import current_user
 from gc_assets.stores.held_lease import hold_lease
 from gc_assets.stores.protocol import Lease
-from gc_assets.stores.store import open_store
 
 OUT_OF_DATE: Final = "the plan was out of date before this edit was made"
 WITHOUT_RULE: Final = "no rule of `retention.delete_idle` matches the branch now"
@@ -503,7 +502,7 @@ def undo_expiry(context: RunContext, plan: StoredPlan, *, only_paths: bool = Fal
     if not any(items for _, items in done):
         return {}
     refuse_rehearsal(context, plan.header.storage)
-    store = open_store(plan.header.location, context.config.connections())
+    store = context.store(plan.header.storage)  # the storage may have moved since the plan was made
     lease = take_lease(context, plan.header.storage, store, plan.header.plan_id, current_user())
     counts: Counter[str] = Counter()
     with hold_lease(lease):

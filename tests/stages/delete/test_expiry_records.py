@@ -329,3 +329,19 @@ def test_interrupted_branch_deletions_are_continued_by_plan(deletions: Deletions
     assert deletions.make() == {"tmp-a": "done", "tmp-b": "done"}
     assert deletions.branches() == {"main"}
     assert deletions.undo() == {"undone": 2}
+
+
+def test_undo_takes_the_lease_of_a_moved_storage_at_its_new_location(deletions: Deletions, tmp_path: Path) -> None:
+    """No storage is at the location of the plan any more."""
+    deletions.make()
+    deletions.lease.release()
+    (tmp_path / "warehouse").rename(tmp_path / "moved")
+    document = deletions.context.config.model_dump(mode="json")
+    document["storages"][0]["location"] = f"file://{tmp_path}/moved/"
+    document["lakes"][0]["location"] = f"file://{tmp_path}/moved/weather/"
+    context = replace(deletions.context, config=config_of(document))
+    other = acquire(f"file://{tmp_path}/moved/", "other", "eve", Clock())
+    with pytest.raises(GateRefused, match="eve"):
+        undo_expiry(context, deletions.plan)
+    other.release()
+    assert undo_expiry(context, deletions.plan) == {"undone": 2}
