@@ -6,11 +6,12 @@ revoke approvals or rejections of others.
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import ClassVar, Literal
+from typing import ClassVar, Final, Literal
 
 from pydantic import field_validator
 
@@ -18,6 +19,10 @@ from gc_assets.core.deferred_models import StrictModel
 from gc_assets.core.deprecation import RenamedAttribute
 from gc_assets.core.plan import gate_name
 from gc_assets.core.renamed_keys import RenamedKeys
+
+# Characters that look like nothing, or like a space, but belong to no category of control or format
+# characters (Unicode property Default_Ignorable_Code_Point, and the blank Braille pattern).
+_BLANK: Final = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
 
 
 class ApprovalEvent(RenamedKeys, StrictModel):
@@ -116,11 +121,18 @@ class Verdict:
         for word in self.events:
             if self.ignores_rejections and word.decision == "rejected":
                 continue
-            name = _normalize_name(word.by)
+            name = normalize_name(word.by)
             last.pop(name, None)
             last[name] = word
         return last.values()
 
 
-def _normalize_name(by: str) -> str:
-    return " ".join(unicodedata.normalize("NFKC", by).split()).casefold()
+def normalize_name(name: str) -> str:
+    """Return a form of a person's name that is equal for all spellings that look alike.
+
+    Invisible characters, extra spaces and upper case are removed, and compatible characters such as
+    full-width letters are replaced. Letters of other alphabets are kept.
+    """
+    visible = "".join(letter for letter in _BLANK.sub("", name) if letter.isspace() or not unicodedata.category(letter).startswith("C"))
+    folded = unicodedata.normalize("NFKC", visible).casefold()
+    return " ".join(unicodedata.normalize("NFKC", folded).split())

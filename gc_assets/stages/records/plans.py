@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, RootModel, ValidationError
 
 from gc_assets.config.models import Config
-from gc_assets.core.approvals import ApprovalEvent, Verdict
+from gc_assets.core.approvals import ApprovalEvent, Verdict, normalize_name
 from gc_assets.core.clock import MAX_SKEW, Clock
 from gc_assets.core.commands import command
 from gc_assets.core.deferred_models import DEFER_BUILD
@@ -484,7 +484,7 @@ def _refuse_started(state: State, header: PlanHeader) -> None:
 
 def _find_open_plan(config: Config, clock: Clock, plan_id: str, by: str) -> StoredPlan:
     plan = find_plan(config, plan_id)
-    if not by.strip():
+    if not normalize_name(by):
         raise UsageError("an approval or rejection requires --by WHO")
     if plan.finished is not None or plan.restored_at is not None:
         status = plan.status_at(clock.now())

@@ -158,7 +158,7 @@ def test_read_only_state_lists_its_approvals(at: Platform, monkeypatch: pytest.M
     assert not file_of(at, "warehouse/apply/_records.json").exists()
 
 
-@pytest.mark.parametrize("by", ["", "  "])
+@pytest.mark.parametrize("by", ["", "  ", "\u200b"])
 def test_approval_needs_a_user_name(at: Platform, by: str) -> None:
     with pytest.raises(UsageError, match="requires --by WHO"):
         approve(at.config, at.clock, store_plan(at).plan_id, by)
@@ -427,7 +427,7 @@ def test_repeated_approval_is_recorded_once(at: Platform) -> None:
     assert (events[1], events[3]) == (other, last)
 
 
-@pytest.mark.parametrize("again", ["ada", " Ada ", "ADA", "\uff41da"])
+@pytest.mark.parametrize("again", ["ada", " Ada ", "ADA", "\uff41da", "a\u200bda", "ada\ufe0f", "\u202eada\u202c", "a\u00adda\u3164"])
 def test_two_spellings_of_user_name_count_as_one_approval(at: Platform, again: str) -> None:
     both = platform(Path(at.config.state).parent, approvals_needed=2)
     header = store_plan(both)
