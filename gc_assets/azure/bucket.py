@@ -51,6 +51,8 @@ from gc_assets.core.urls import is_addressable
 
 # A batch contains at most this many requests (REST API reference, Blob Batch).
 _KEYS_PER_BATCH: Final = 256
+# Largest number of path segments in a blob name (Naming and referencing containers and blobs).
+_MAX_SEGMENTS: Final = 254
 # A copy within an account is normally complete when its request ends. If it is not, this is the
 # time to wait for it.
 _COPY_SECONDS: Final = 900.0
@@ -72,6 +74,10 @@ class AzureBucket(BucketStorage[AzureConfig]):
     @property
     def compares_in_batches(self) -> bool:
         return True
+
+    @property
+    def max_key_segments(self) -> int:
+        return _MAX_SEGMENTS
 
     @property
     def unknown_token(self) -> str:

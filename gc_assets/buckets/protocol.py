@@ -233,6 +233,11 @@ class ConditionalBucket(Protocol):
         ...
 
     @property
+    def max_key_segments(self) -> int | None:
+        """The maximum number of path segments in a full key, or None if it is not limited."""
+        ...
+
+    @property
     def compares_in_batches(self) -> bool:
         """Whether `delete` sends tokens, so that the server compares them."""
         ...

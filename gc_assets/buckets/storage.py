@@ -44,6 +44,10 @@ class BucketStorage(Generic[_Settings]):
     def max_key_bytes(self) -> int:
         return MAX_KEY_BYTES
 
+    @property
+    def max_key_segments(self) -> int | None:
+        return None
+
     def address(self, key: str) -> str:
         return f"{self.settings.SCHEME}://{self.name}/{self.prefix}{key}"
 

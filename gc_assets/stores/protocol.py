@@ -40,6 +40,8 @@ from gc_assets.state.summaries import UnfinishedUploads
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from gc_assets.stores.key_limits import KeyLimits
+
 # Everything that the collector itself writes to a storage is under this prefix: the lease, fencing
 # token, trash and canaries. Objects under it are never listed or planned.
 RESERVED_PREFIX: Final = ".gc-assets/"
@@ -664,11 +666,11 @@ class Store(Protocol):
         """
         ...
 
-    def max_key_bytes(self, mode: QuarantineMode) -> int | None:
-        """Return the length, in UTF-8 bytes, of the longest key that can be quarantined in a mode.
+    def key_limits(self, mode: QuarantineMode) -> KeyLimits | None:
+        """Return the limits for keys that can be quarantined in a mode.
 
-        Plans leave out objects with longer keys, because their names in the trash would be too
-        long. The result is None if the mode does not add such a limit.
+        Plans leave out objects with longer keys, because the store would refuse their names in the
+        trash. The result is None if the mode does not add such a limit.
         """
         ...
 

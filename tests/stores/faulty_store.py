@@ -21,6 +21,7 @@ from gc_assets.core.clock import Clock
 from gc_assets.core.errors import StoreError
 from gc_assets.core.objects import EditableObjects
 from gc_assets.core.phases import FAILED
+from gc_assets.stores.key_limits import KeyLimits
 from gc_assets.stores.kind import StoreKind
 from gc_assets.stores.protocol import (
     LEASE_DURATION,
@@ -141,8 +142,8 @@ class FaultyStore(_Faulty):
     def quarantine(self, mode: QuarantineMode, plan_id: str) -> Quarantine:
         return FaultyQuarantine(self.real.quarantine(mode, plan_id), self.faults)
 
-    def max_key_bytes(self, mode: QuarantineMode) -> int | None:
-        return self.real.max_key_bytes(mode)
+    def key_limits(self, mode: QuarantineMode) -> KeyLimits | None:
+        return self.real.key_limits(mode)
 
     def acquire(self, plan_id: str, owner: str, clock: Clock, duration: timedelta = LEASE_DURATION, after: int = 0) -> Lease:
         return cast("Lease", FaultyLease(self.real.acquire(plan_id, owner, clock, duration, after), self.faults))

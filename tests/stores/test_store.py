@@ -9,11 +9,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from gc_assets.config.models import StorageConfig
 from gc_assets.core.errors import StoreError, UsageError
 from gc_assets.core.key_resolver import KeyResolver
+from gc_assets.stores.key_limits import KeyLimits
 from gc_assets.stores.store import SCHEMES, find_unsupported_settings, open_objects, open_store
 
 PACKAGE = Path(__file__).parents[2] / "gc_assets"
@@ -176,3 +178,13 @@ def test_packages_outside_stores_do_not_import_a_specific_store() -> None:
     of_disks = re.compile(r"file://|LocalObjects|local_path")
     above = [path for path in modules if path.relative_to(PACKAGE).parts[0] in {"stages", "assets"}]
     assert [str(path) for path in above if of_disks.search(path.read_text())] == []
+
+
+def test_keys_with_too_many_bytes_or_path_segments_exceed_the_limits() -> None:
+    keys = pa.array(["a/b/c", "a/b/c/d", "\u00e9\u00e9", "\u00e9\u00e9\u00e9\u00e9"])
+    assert KeyLimits(7, 3).select_too_long(keys).to_pylist() == [False, True, False, True]
+    assert KeyLimits(7).select_too_long(keys).to_pylist() == [False, False, False, True]
+    assert (KeyLimits(1024, 254).describe(), KeyLimits(992).describe()) == (
+        "more than 1,024 bytes or 254 path segments",
+        "more than 992 bytes",
+    )

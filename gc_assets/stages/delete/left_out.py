@@ -215,9 +215,10 @@ def _describe_denied(context: RunContext, storage: str) -> str:
 
 def _describe_too_long(context: RunContext, storage: str) -> str:
     mode = context.storage(storage).quarantine
-    limit = context.store(storage).max_key_bytes(mode)
+    limits = context.store(storage).key_limits(mode)
+    found = limits.describe() if limits is not None else "too many bytes"
     return (
-        f"their keys have more than {limit:,} bytes, so their names in the trash would be too long; "
+        f"their keys have {found}, so their names in the trash would be too long; "
         "set another `quarantine` for the storage, or delete them manually"
     )
 

@@ -67,6 +67,7 @@ from gc_assets.state.side_tables import (
     UNKNOWN_SIDE,
     WAITING_SIDE,
 )
+from gc_assets.stores.key_limits import KeyLimits
 from gc_assets.stores.listing import find_objects
 from gc_assets.stores.protocol import Store
 
@@ -210,15 +211,14 @@ class _PlanOrphans:
 
     Attributes:
         edited: The histories edited by this plan.
-        max_key_bytes: Length of the longest key that can be quarantined, or None if there is no
-            limit.
+        key_limits: Limits for keys that can be quarantined, or None if the mode adds no limit.
         missing: Routes the rows of tables that are foreign, doubtful or have lost files. None if
             there are no such tables.
     """
 
     mode: str
     edited: tuple[str, ...]
-    max_key_bytes: int | None
+    key_limits: KeyLimits | None
     missing: RouteMissing | None = None
 
     @classmethod
@@ -228,7 +228,7 @@ class _PlanOrphans:
             rows = read_parts(context.state.files, [path], EXPIRY_ACTIONS, ["lake", "table_uuid"])
             edited.update(_history(rows.column("lake"), rows.column("table_uuid")).unique().to_pylist())
         mode = context.storage(inputs.storage).quarantine
-        return cls(mode, tuple(sorted(edited)), context.store(inputs.storage).max_key_bytes(mode))
+        return cls(mode, tuple(sorted(edited)), context.store(inputs.storage).key_limits(mode))
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = map(self._plan, batches)
@@ -240,8 +240,8 @@ class _PlanOrphans:
         history = _history(orphans.column("held_by"), orphans.column("held_by_table"))
         waits = pc.and_not(is_held, pc.is_in(history, pa.array(self.edited, STRING)))
         route = pc.if_else(waits, HELD_SIDE, "")
-        if self.max_key_bytes is not None:
-            is_too_long = pc.and_not(pc.greater(pc.binary_length(orphans.column("key")), self.max_key_bytes), waits)
+        if self.key_limits is not None:
+            is_too_long = pc.and_not(self.key_limits.select_too_long(orphans.column("key")), waits)
             route = pc.if_else(is_too_long, TOO_LONG_SIDE, route)
         columns = {name: orphans.column(name) for name in PLANNED.names if name in ORPHAN_FILES.schema.names} | {
             "action": pa.repeat(QUARANTINE, orphans.num_rows),

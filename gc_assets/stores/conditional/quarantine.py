@@ -12,21 +12,26 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+import pyarrow as pa
+
 from gc_assets.buckets.identity import token_of
 from gc_assets.buckets.protocol import QUARANTINED, RESTORED, ConditionalBucket, Deletion, ObjectInfo
 from gc_assets.buckets.requests import map_concurrently, pause_before_retry
 from gc_assets.core.errors import UsageError, is_permanent
 from gc_assets.core.phases import ABSENT, CHANGED, DENIED, DONE, FAILED
 from gc_assets.stores.conditional.batches import ATTEMPTS, RowDeletion, Step, delete_prepared, run_guarded, to_failure, to_refusal
+from gc_assets.stores.key_limits import KeyLimits
 from gc_assets.stores.protocol import PlannedAction, Result
 from gc_assets.stores.trash import PLAN_ID, lost_copy_result, trash_key
 
 _MD5 = re.compile(r"[0-9a-f]{32}")
 
 
-def max_trashed_key_bytes(bucket: ConditionalBucket) -> int:
-    """Return the length of the longest key, in bytes, that can be moved to the trash."""
-    return bucket.max_key_bytes - len(f"{bucket.prefix}{trash_key('0' * 64, '')}".encode())
+def find_trash_limits(bucket: ConditionalBucket) -> KeyLimits:
+    """Return the limits for keys that can be moved to the trash."""
+    added = f"{bucket.prefix}{trash_key('0' * 64, '')}"
+    segments = None if bucket.max_key_segments is None else bucket.max_key_segments - added.count("/")
+    return KeyLimits(bucket.max_key_bytes - len(added.encode()), segments)
 
 
 def require_plan_id(plan_id: str) -> None:
@@ -68,8 +73,9 @@ class TrashQuarantine:
         in_trash_key = self._trash_key(planned)
         if in_trash_key is None:
             return Result(DENIED, f"cannot {planned.action} {planned.key!r}: the id of the plan that quarantined it is missing or invalid")
-        if len(f"{self.bucket.prefix}{in_trash_key}".encode()) > self.bucket.max_key_bytes:  # it was never moved there
-            found = f"its name in the trash would have more than {self.bucket.max_key_bytes:,} bytes"
+        limits = KeyLimits(self.bucket.max_key_bytes, self.bucket.max_key_segments)
+        if limits.select_too_long(pa.array([f"{self.bucket.prefix}{in_trash_key}"]))[0].as_py():  # it was never moved there
+            found = f"its name in the trash would have {limits.describe()}"
             text = f"{planned.action} {planned.key!r}: {found}; use `quarantine: versioned` or `deferred`, or delete the object manually"
             return Result(DENIED if planned.action == "quarantine" else ABSENT, text)
         if planned.action == "quarantine":

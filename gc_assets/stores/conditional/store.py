@@ -24,9 +24,10 @@ from gc_assets.stores.conditional.probe import probe
 from gc_assets.stores.conditional.quarantine import (
     DeferredQuarantine,
     TrashQuarantine,
-    max_trashed_key_bytes,
+    find_trash_limits,
     require_plan_id,
 )
+from gc_assets.stores.key_limits import KeyLimits
 from gc_assets.stores.listing import parse_modification_times
 from gc_assets.stores.protocol import (
     LEASE_DURATION,
@@ -139,8 +140,8 @@ class BucketStore(ABC):
         copy = self.bucket.head(trash_key(plan_id, key))
         return None if copy is None else copy.metadata.get(QUARANTINED)
 
-    def max_key_bytes(self, mode: QuarantineMode) -> int | None:
-        return max_trashed_key_bytes(self.bucket) if mode == "trash" else None
+    def key_limits(self, mode: QuarantineMode) -> KeyLimits | None:
+        return find_trash_limits(self.bucket) if mode == "trash" else None
 
     def acquire(self, plan_id: str, owner: str, clock: Clock, duration: timedelta = LEASE_DURATION, after: int = 0) -> Lease:
         return lease.acquire(self.bucket, plan_id, owner, clock, duration, after)

@@ -99,7 +99,7 @@ class LocalStore:
         """Return the identity of a file in the trash, which is the same as before the rename."""
         return identity(trash_address(self.location, plan_id, key))
 
-    def max_key_bytes(self, mode: QuarantineMode) -> None:
+    def key_limits(self, mode: QuarantineMode) -> None:
         """Return None. Directories are opened one by one, so the length of a path is not limited."""
         del mode
 

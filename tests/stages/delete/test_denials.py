@@ -18,6 +18,7 @@ from gc_assets.core.errors import UsageError
 from gc_assets.core.plan import PlanHeader
 from gc_assets.stages.records.denials import RETRY_AFTER, request_retry
 from gc_assets.stages.records.plans import find_plan
+from gc_assets.stores.key_limits import KeyLimits
 from gc_assets.stores.local.store import LocalStore
 from tests.depth import in_turn
 from tests.lakes.iceberg.builder import LakeBuilder
@@ -114,7 +115,7 @@ def test_file_whose_trash_path_would_be_too_long_is_not_planned(house: Lakehouse
     stamp = days_ago(15).timestamp()
     (house.warehouse / long_key).write_bytes(b"x")
     os.utime(house.warehouse / long_key, (stamp, stamp))
-    monkeypatch.setattr(LocalStore, "max_key_bytes", lambda *_: max(map(len, keys)))
+    monkeypatch.setattr(LocalStore, "key_limits", lambda *_: KeyLimits(max(map(len, keys))))
     house.now += DAY
     header = house.plan()
     assert house.leftovers() == keys

@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from azure.storage.blob import BlobClient, ContainerClient, ContainerSasPermissions, ContentSettings, generate_container_sas
 
@@ -130,6 +131,19 @@ def test_append_and_page_blobs_are_denied_in_every_mode(bench: AzureBench, kind:
             if result.verdict != "absent":  # nothing was quarantined
                 assert (result.verdict, "only block blobs are changed" in (result.error or "")) == ("denied", True)
     assert bench.everything() == {"t/a", "t/block"}
+
+
+def test_blob_whose_name_in_the_trash_has_too_many_path_segments_is_denied(bench: AzureBench) -> None:
+    """Azure refuses blob names with more than 254 segments, in every attempt."""
+    limits = bench.store.key_limits("trash")
+    assert limits is not None
+    assert limits.max_segments == 254 - bench.prefix.count("/") - len([".gc-assets", "trash", PLAN])
+    fits, too_deep = ("/".join("k" * number) for number in (limits.max_segments, limits.max_segments + 1))
+    assert limits.select_too_long(pa.array([fits, too_deep])).to_pylist() == [False, True]
+    bench.put(too_deep, b"x")
+    verdict, error = result_of(bench, too_deep)
+    assert (verdict, "or 254 path segments" in error) == ("denied", True)
+    assert bench.everything() == {too_deep}
 
 
 def test_blob_name_with_dot_component_is_denied_without_a_request(bench: AzureBench) -> None:

@@ -241,9 +241,10 @@ def test_object_from_before_versioning_is_quarantined_and_purged() -> None:
 
 def test_key_too_long_for_the_trash_is_denied(plain: S3Bench) -> None:
     """The key of its copy exceeds 1,024 bytes, which the server refuses in every attempt."""
-    plan_id, limit = "0" * 64, plain.store.max_key_bytes("trash")
-    assert limit is not None
-    assert [plain.store.max_key_bytes(mode) for mode in ("versioned", "deferred")] == [None, None]
+    plan_id, limits = "0" * 64, plain.store.key_limits("trash")
+    assert limits is not None
+    limit = limits.max_bytes
+    assert [plain.store.key_limits(mode) for mode in ("versioned", "deferred")] == [None, None]
     fits, too_long = "ü" * (limit // 2) + "k" * (limit % 2), "k" * (limit + 1)
     for key in (fits, too_long):
         plain.put(key, b"x")
