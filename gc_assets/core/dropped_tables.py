@@ -24,6 +24,10 @@ from numpy.typing import NDArray
 from gc_assets.core.moments import to_micros
 from gc_assets.core.printable import show
 
+# Files that are written during a listing, or with the time of another time zone, are less than this
+# ahead of the time of the listing.
+MAX_LEAD: Final = timedelta(days=1)
+
 # Records of dropped tables without files are removed after this time. Until then, their files in
 # quarantine have a claim, so that they can be purged.
 FORGET_AFTER = timedelta(days=365)
@@ -450,7 +454,12 @@ def _find_reason(
         return listed
     if accepted is None and due_at is None:
         return "`retention.dropped` is keep"
-    if dropped.has_newer_file and former.newest_key is not None:
+    if dropped.has_newer_file and former.newest is not None and former.newest_key is not None:
+        if former.newest > now + MAX_LEAD:
+            return (
+                f"{show(former.newest_key)} has a time in the future, {former.newest:%Y-%m-%d %H:%M} UTC, so it is unknown when it was "
+                "written. Set its time to the current one, for example with `touch`, then accept the table"
+            )
         return f"{show(former.newest_key)} {_describe_last_use(dropped)}"
     if accepted is None and due_at is not None and now < due_at:
         return f"its waiting time ends at {due_at:%Y-%m-%d %H:%M} UTC{IF_ACCEPTED if is_new else ''}"

@@ -475,6 +475,18 @@ def test_tables_dropped_in_several_runs_of_one_date_add_up() -> None:
     assert shares(later) == {"c": (1, 3), **dict.fromkeys("defg", (4, 7))}
 
 
+@pytest.mark.parametrize("accepted_at", [None, START + 3 * WAIT])
+@pytest.mark.parametrize("newest, reason", [(4 * WAIT, "was written after"), (400 * WAIT, "has a time in the future, 2")])
+def test_file_with_a_time_in_the_future_is_named_with_the_way_out(accepted_at: datetime | None, newest: timedelta, reason: str) -> None:
+    """An acceptance has no effect before that time, and a message without it recommended to accept the table again."""
+    table = RememberedTable("red", "t", "db.t", "c1", ("db/t/",), START, gone_since=START + WAIT)
+    dropped = DroppedTable(table, FormerFiles(1, 1, START + newest, "db/t/a"), accepted_at=accepted_at)
+    waits_for = find_reason_to_wait(dropped, START + 4 * WAIT, WAIT, "c1").waits_for
+    assert waits_for is not None
+    assert waits_for.startswith(f"db/t/a {reason}")
+    assert ("touch" in waits_for) == (reason != "was written after")
+
+
 def test_wait_for_former_catalog_table_starts_when_catalog_is_read_again() -> None:
     days = [START + timedelta(days=number) for number in range(40)]
     table = RememberedTable("red", "t", "db.t", "c1", ("db/t/",), days[0])

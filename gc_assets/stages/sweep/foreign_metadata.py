@@ -242,7 +242,7 @@ class MetadataClassifier:
 
     def _check_known(self, key: str, modified: datetime, found: TableIdentity, *, is_old: bool) -> _Finding | None:
         known = self.known_tables.get(found.uuid)
-        written_ms = max(found.newest or 0, int(modified.timestamp() * 1000))
+        written_ms = self._find_written_ms(modified, found)
         # If a dropped table has newer metadata than the last known file, a program wrote it that
         # may still use the table.
         if known is None or (known.dropped and found.newest is not None and found.newest > known.newest):
@@ -265,6 +265,15 @@ class MetadataClassifier:
         if not found.lineage.is_readable:
             return _Finding(f"metadata of {name} with a damaged log or list of snapshots, so its writer is unknown", is_junk=True)
         return self._describe(key, modified, found)
+
+    def _find_written_ms(self, modified: datetime, found: TableIdentity) -> int:
+        """Return when a metadata file was written, in milliseconds since 1970.
+
+        A commit time in the future is ignored, because the clock of the writer was wrong.
+        """
+        modified_ms = int(modified.timestamp() * 1000)
+        is_ahead = self.settled is not None and (found.newest or 0) > self.settled.timestamp() * 1000
+        return modified_ms if is_ahead else max(found.newest or 0, modified_ms)
 
     def _describe(self, key: str, modified: datetime, found: TableIdentity) -> _Finding | None:
         """Return the lineage that shows whether another catalog wrote a known table's metadata."""

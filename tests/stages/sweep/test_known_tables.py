@@ -161,3 +161,17 @@ def test_accepted_dead_table_counts_as_foreign_only_after_later_write(
     assert all((message or "") in why for why in found)
     if message == "is in no configured catalog":
         assert found[0].endswith(f"if it is dead: `gc-assets accept A file://{tmp_path}/db/t/ --by WHO`")
+
+
+@pytest.mark.parametrize("modified, reasons", [(10, 0), (21, 1)])
+def test_commit_in_the_future_does_not_revive_table_accepted_as_dead(tmp_path: Path, modified: int, reasons: int) -> None:
+    """The time of the object shows when its metadata was written. Otherwise, no acceptance would have an effect for years."""
+    metadata = tmp_path / "db/t/metadata/1.metadata.json"
+    metadata.parent.mkdir(parents=True)
+    metadata.write_text(json.dumps({"table-uuid": "A", "snapshots": [{"timestamp-ms": minute(10_000_000)}]}))
+    record = DeadTable(table_uuid="a", prefix="db/t/", by="ada", at=START + timedelta(minutes=20))
+    resolver, settled = KeyResolver([("w", f"file://{tmp_path}/")]), START + timedelta(minutes=60)
+    classifier = MetadataClassifier("w", resolver, LocalObjects(), {}, metadata_patterns(), (record,), settled=settled)
+    times = {"last_modified": [START + timedelta(minutes=modified)], "is_old": [True]}
+    rows = pa.RecordBatch.from_pydict({"key": ["db/t/metadata/1.metadata.json"], "lake": ["sales"], **times})
+    assert [batch.num_rows for batch in classifier(iter([rows]))] == [reasons]
