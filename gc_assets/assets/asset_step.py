@@ -17,11 +17,11 @@ from gc_assets.assets.names import asset_key, group_name, step_name
 from gc_assets.assets.results import StepOutput, build_result
 from gc_assets.assets.step_log import forward_logs
 from gc_assets.config.models import Config, LakeConfig, StorageConfig
+from gc_assets.core.paths import scheme_of
 from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes import kinds
 from gc_assets.resources.collector import Collector
 from gc_assets.state.schemas import Table
-from gc_assets.stores.store import open_store
 
 SPARK_POOL: Final = "spark_driver"
 PRIORITY_TAG: Final = "dagster/priority"
@@ -189,5 +189,5 @@ def has_table(owner: Owner, table: Table) -> bool:
 
 def _kind(owner: Owner) -> str:
     if isinstance(owner, StorageConfig):
-        return open_store(owner.location).scheme
+        return scheme_of(owner.location)
     return owner.kind

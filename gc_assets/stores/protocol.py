@@ -523,11 +523,6 @@ class Store(Protocol):
     """
 
     @property
-    def scheme(self) -> str:
-        """The canonical scheme of the location, which is a key of `SCHEMES`."""
-        ...
-
-    @property
     def location(self) -> str:
         """The location, exactly as in the configuration."""
         ...

@@ -15,7 +15,10 @@ import pytest
 from gc_assets.config.models import StorageConfig
 from gc_assets.core.errors import StoreError, UsageError
 from gc_assets.core.key_resolver import KeyResolver
+from gc_assets.stores.gcs.store import GcsStore
 from gc_assets.stores.key_limits import KeyLimits
+from gc_assets.stores.local.store import LocalStore
+from gc_assets.stores.s3.store import S3Store
 from gc_assets.stores.store import SCHEMES, find_unsupported_settings, open_objects, open_store
 
 PACKAGE = Path(__file__).parents[2] / "gc_assets"
@@ -29,7 +32,7 @@ def refusal(**keys: Any) -> list[tuple[str, str]]:
     "location", ["/data/lake", "file:/data/lake", "file:///data/lake/", "FILE:///data/lake/", "file://localhost/data/lake"]
 )
 def test_every_spelling_of_a_path_opens_the_local_store(location: str) -> None:
-    assert (open_store(location).scheme, open_store(location).location) == ("file", location)
+    assert (type(open_store(location)), open_store(location).location) == (LocalStore, location)
     assert refusal(location=location) == []
 
 
@@ -43,7 +46,7 @@ def test_unsupported_location_is_refused_with_alternatives(location: str) -> Non
 
 @pytest.mark.parametrize("location", ["s3://bucket/prefix/", "s3a://bucket/prefix", "S3N://bucket/prefix/"])
 def test_every_spelling_of_a_bucket_opens_the_s3_store(location: str) -> None:
-    assert (open_store(location).scheme, open_store(location).location) == ("s3", location)
+    assert (type(open_store(location)), open_store(location).location) == (S3Store, location)
     assert refusal(location=location) == []
 
 
@@ -78,7 +81,7 @@ def test_reports_are_read_from_a_bucket_or_a_disk(kind: str, location: str) -> N
 
 @pytest.mark.parametrize("location", ["gs://bucket/prefix/", "gcs://bucket/prefix", "GS://bucket/prefix/"])
 def test_every_spelling_of_a_bucket_opens_the_gcs_store(location: str) -> None:
-    assert (open_store(location).scheme, open_store(location).location) == ("gs", location)
+    assert (type(open_store(location)), open_store(location).location) == (GcsStore, location)
     assert refusal(location=location) == []
 
 

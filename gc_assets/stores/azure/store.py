@@ -13,7 +13,6 @@ from gc_assets.config.models import StorageConfig
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import StoreError
 from gc_assets.core.findings import Finding
-from gc_assets.core.paths import AZURE as SCHEME
 from gc_assets.stores.azure import conditions, listing
 from gc_assets.stores.azure.doctor_checks import examine, examine_state
 from gc_assets.stores.azure.objects import AzureObjects
@@ -35,10 +34,6 @@ class AzureStore(BucketStore):
     @property
     def bucket(self) -> AzureBucket:
         return AzureBucket.of(self.location, self.connections.settings_for(self.location, AzureConfig))
-
-    @property
-    def scheme(self) -> str:
-        return SCHEME
 
     @property
     def objects(self) -> AzureObjects:

@@ -57,10 +57,6 @@ class BucketStore(ABC):
 
     @property
     @abstractmethod
-    def scheme(self) -> str: ...
-
-    @property
-    @abstractmethod
     def bucket(self) -> ConditionalBucket: ...
 
     @property

@@ -10,7 +10,6 @@ from gc_assets.config.gcs import GcsConfig
 from gc_assets.config.models import StorageConfig
 from gc_assets.core.clock import Clock
 from gc_assets.core.findings import Finding
-from gc_assets.core.paths import GCS as SCHEME
 from gc_assets.gcs.bucket import GcsBucket
 from gc_assets.stores.conditional.noncurrent import NoncurrentQuarantine
 from gc_assets.stores.conditional.store import BucketStore
@@ -31,10 +30,6 @@ class GcsStore(BucketStore):
     @property
     def bucket(self) -> GcsBucket:
         return GcsBucket.of(self.location, self.connections.settings_for(self.location, GcsConfig))
-
-    @property
-    def scheme(self) -> str:
-        return SCHEME
 
     @property
     def objects(self) -> GcsObjects:

@@ -12,7 +12,6 @@ from gc_assets.config.models import StorageConfig
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import UsageError
 from gc_assets.core.findings import Finding
-from gc_assets.core.paths import FILE
 from gc_assets.stores.listing import parse_modification_times
 from gc_assets.stores.local import lease, listing
 from gc_assets.stores.local.doctor_checks import examine
@@ -41,10 +40,6 @@ class LocalStore:
     """The store of a directory. `location` is a path or a URL such as `file:///data/warehouse/`."""
 
     location: str
-
-    @property
-    def scheme(self) -> str:
-        return FILE
 
     @property
     def objects(self) -> LocalObjects:

@@ -9,7 +9,6 @@ from datetime import datetime
 from gc_assets.config.models import StorageConfig
 from gc_assets.config.s3 import S3Config
 from gc_assets.core.findings import Finding
-from gc_assets.core.paths import S3 as SCHEME
 from gc_assets.s3.bucket import S3Bucket
 from gc_assets.state.summaries import UnfinishedUploads
 from gc_assets.stores.conditional.store import BucketStore
@@ -27,10 +26,6 @@ class S3Store(BucketStore):
     @property
     def bucket(self) -> S3Bucket:
         return S3Bucket.of(self.location, self.connections.settings_for(self.location, S3Config))
-
-    @property
-    def scheme(self) -> str:
-        return SCHEME
 
     @property
     def objects(self) -> S3Objects:
