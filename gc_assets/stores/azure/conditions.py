@@ -12,7 +12,6 @@ import secrets
 
 from gc_assets.azure.bucket import AzureBucket
 from gc_assets.buckets.identity import token_of
-from gc_assets.core.errors import StoreError
 from gc_assets.stores.conditional.probe import keeps_unknown_token
 from gc_assets.stores.protocol import RESERVED_PREFIX
 
@@ -49,18 +48,3 @@ def find_obstacle(bucket: AzureBucket) -> str | None:
             bucket.delete_if_match(canary, token_of(current.identity)).require()
             if bucket.head(directory) is not None:
                 bucket.delete_if_match(directory, None).require()
-
-
-def require_supported(bucket: AzureBucket) -> None:
-    """Check that plans can be applied in the account.
-
-    Raises:
-        StoreError: If plans cannot be applied, or if this cannot be determined.
-    """
-    try:
-        obstacle = find_obstacle(bucket)
-    except OSError as error:
-        found = f"cannot test the account with a canary object: {error.filename or bucket.location}: {error.strerror or error}"
-        raise StoreError(f"storage {bucket.location}: {found}") from error
-    if obstacle is not None:
-        raise StoreError(f"storage {bucket.location}: {obstacle}")

@@ -15,13 +15,11 @@ from gc_assets.azure.client import get_service, translate_errors
 from gc_assets.azure.pages import count_soft_deleted
 from gc_assets.config.models import StorageConfig
 from gc_assets.core.findings import FAIL, OK, WARN, Finding
-from gc_assets.core.units import count_of, format_bytes
+from gc_assets.core.units import count_of
 from gc_assets.stores.azure.conditions import HIERARCHICAL, find_obstacle
-from gc_assets.stores.conditional.doctor_checks import StoreTerms, examine_bucket
+from gc_assets.stores.conditional.doctor_checks import StoreTerms, examine_bucket, report_soft_delete
 from gc_assets.stores.protocol import RESERVED_PREFIX
 
-# To count soft-deleted blobs, at most this many pages of a listing are read.
-_SOFT_DELETED_PAGES: Final = 10
 _TERMS: Final = StoreTerms(
     {
         "versioned": "each blob becomes a previous version; it incurs costs until it is purged",
@@ -78,15 +76,7 @@ def _check_soft_delete(bucket: AzureBucket, storage: StorageConfig) -> Iterator[
         yield Finding(storage.name, "soft_delete", OK, f"account {host} has no soft delete, so a purge is final")
         return
     found = f"account {host} keeps each deleted blob for {count_of(policy.days, 'day')}: it can be undeleted, and incurs costs until then"
-    if storage.quarantine == "trash":
-        found += ". This applies to the original of each copy in the trash, and again to the copy after its purge"
-    try:
-        count, size_bytes, is_complete = count_soft_deleted(bucket.container("read"), bucket.location, bucket.prefix, _SOFT_DELETED_PAGES)
-    except OSError as error:
-        yield Finding(storage.name, "soft_delete", OK, f"{found}. They cannot be counted: {error.strerror or error}")
-        return
-    more = "" if is_complete else "at least "
-    yield Finding(storage.name, "soft_delete", OK, f"{found}. The storage has {more}{count:,} of them, {format_bytes(size_bytes)}")
+    yield report_soft_delete(storage, found, partial(count_soft_deleted, bucket.container("read"), bucket.location, bucket.prefix))
 
 
 def _check_lifecycle(bucket: AzureBucket, storage: StorageConfig) -> Iterator[Finding]:

@@ -17,6 +17,7 @@ from gc_assets.stores.azure import conditions, listing
 from gc_assets.stores.azure.doctor_checks import examine, examine_state
 from gc_assets.stores.azure.objects import AzureObjects
 from gc_assets.stores.conditional.noncurrent import NoncurrentQuarantine
+from gc_assets.stores.conditional.probe import require_no_obstacle
 from gc_assets.stores.conditional.store import BucketStore
 from gc_assets.stores.protocol import LEASE_DURATION, Lease, ListingTask, Quarantine, Traits
 
@@ -55,7 +56,7 @@ class AzureStore(BucketStore):
 
     def acquire(self, plan_id: str, owner: str, clock: Clock, duration: timedelta = LEASE_DURATION, after: int = 0) -> Lease:
         """Acquire the lease, after checking that plans can be applied in this account."""
-        conditions.require_supported(self.bucket)
+        require_no_obstacle(self.location, lambda: conditions.find_obstacle(self.bucket))
         return BucketStore.acquire(self, plan_id, owner, clock, duration, after)
 
     def probe(self) -> Traits:

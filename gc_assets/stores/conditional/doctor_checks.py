@@ -17,7 +17,7 @@ from gc_assets.config.models import StorageConfig
 from gc_assets.core.causes import cause_of
 from gc_assets.core.clock import MAX_SKEW
 from gc_assets.core.findings import FAIL, OK, WARN, Finding, run_check
-from gc_assets.core.units import count_of, format_duration
+from gc_assets.core.units import count_of, format_bytes, format_duration
 from gc_assets.stores.conditional.lease import read_holder
 from gc_assets.stores.conditional.probe import probe
 from gc_assets.stores.doctor_checks import check_axioms, check_lease
@@ -29,6 +29,8 @@ _ATTEMPTS: Final = 2
 _PREFIXES: Final = 50
 # A full page of a listing has this many keys, in every store.
 _MANY_KEYS: Final = 1000
+# To count soft-deleted objects, at most this many pages of a listing are read.
+_SOFT_DELETED_PAGES: Final = 10
 
 Check = Callable[[StorageConfig], Iterator[Finding]]
 
@@ -175,6 +177,39 @@ def _check_quarantine(bucket: ConditionalBucket, storage: StorageConfig, terms: 
         found = f"{storage.quarantine}: {costs[storage.quarantine]}; purged after {days}; mode {storage.mode}. "
         found += f"It suits this bucket, which keeps {'' if status else 'no '}versions. The alternative is {other}: {costs[other]}"
         yield Finding(storage.name, "quarantine", OK, found)
+
+
+def report_soft_delete(storage: StorageConfig, found: str, count: Callable[[int], tuple[int, int, bool]]) -> Finding:
+    """Report the soft-deleted objects of a storage, which `count` counts in a number of pages."""
+    if storage.quarantine == "trash":
+        found += ". This applies to the original of each copy in the trash, and again to the copy after its purge"
+    try:
+        objects, size_bytes, is_complete = count(_SOFT_DELETED_PAGES)
+    except OSError as error:
+        return Finding(storage.name, "soft_delete", OK, f"{found}. They cannot be counted: {error.strerror or error}")
+    more = "" if is_complete else "at least "
+    return Finding(storage.name, "soft_delete", OK, f"{found}. The storage has {more}{objects:,} of them, {format_bytes(size_bytes)}")
+
+
+def report_lifecycle_rules(bucket: ConditionalBucket, storage: StorageConfig, rules: Sequence[tuple[int, str]]) -> Iterator[Finding]:
+    """Warn about lifecycle rules that may delete a quarantined object after a number of days.
+
+    In `apply` mode, the check fails if this is before the object's purge is due.
+    """
+    for days, description in rules:
+        verdict = FAIL if storage.mode == "apply" and days < storage.quarantine_days else WARN
+        action = f"Extend it beyond {count_of(storage.quarantine_days, 'day')}, or exclude {bucket.prefix}{RESERVED_PREFIX} and the lakes."
+        yield Finding(storage.name, "lifecycle", verdict, f"{description}, including quarantined objects", action)
+    if not rules:
+        yield Finding(storage.name, "lifecycle", OK, "no lifecycle rule of the bucket deletes objects of the storage")
+
+
+def report_state_rules(bucket: ConditionalBucket, rules: Sequence[tuple[int, str]]) -> Iterator[Finding]:
+    """Check that no lifecycle rule deletes plans, approvals and records (see `examine_state`)."""
+    for _, description in rules:
+        yield Finding("state", "lifecycle", FAIL, f"{description}, including the state", f"Exclude {bucket.prefix} from the rule.")
+    if not rules:
+        yield Finding("state", "lifecycle", OK, "no lifecycle rule of its bucket deletes objects of the state")
 
 
 def _check_deletable(bucket: ConditionalBucket, storage: StorageConfig, terms: StoreTerms) -> Iterator[Finding]:

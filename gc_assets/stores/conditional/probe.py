@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal
@@ -15,6 +15,7 @@ from typing import Final, Literal
 from gc_assets.buckets.identity import token_of
 from gc_assets.buckets.protocol import Change, ConditionalBucket, Deletion
 from gc_assets.buckets.requests import pause_before_retry
+from gc_assets.core.errors import StoreError
 from gc_assets.stores.canaries import find_broken_axioms
 from gc_assets.stores.protocol import RESERVED_PREFIX, Traits
 
@@ -102,6 +103,21 @@ def keeps_unknown_token(bucket: ConditionalBucket, canary: str) -> bool:
         wrong = bucket.delete_if_match(canary, bucket.unknown_token)
     _require_answer(wrong)
     return wrong.verdict == "changed"
+
+
+def require_no_obstacle(location: str, find_obstacle: Callable[[], str | None]) -> None:
+    """Check with a canary object that plans can be applied in a bucket.
+
+    Raises:
+        StoreError: If plans cannot be applied, or if this cannot be determined.
+    """
+    try:
+        obstacle = find_obstacle()
+    except OSError as error:
+        found = f"cannot test the server with a canary object: {error.filename or location}: {error.strerror or error}"
+        raise StoreError(f"storage {location}: {found}") from error
+    if obstacle is not None:
+        raise StoreError(f"storage {location}: {obstacle}")
 
 
 def _test_conditional_delete(bucket: ConditionalBucket, canary: str) -> Literal["none", "one", "batch"]:

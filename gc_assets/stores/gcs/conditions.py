@@ -10,13 +10,20 @@ import secrets
 
 from gc_assets.buckets.identity import token_of
 from gc_assets.buckets.protocol import ConditionalBucket
-from gc_assets.core.errors import StoreError
 from gc_assets.stores.conditional.probe import keeps_unknown_token
 from gc_assets.stores.protocol import RESERVED_PREFIX
 
+UNCONDITIONAL = (
+    "the server ignores ifGenerationMatch and deletes an object although its generation has changed. An object that is replaced at the "
+    "same time would be lost. Plans cannot be applied on this server; use it for plans only"
+)
 
-def compares_generations(bucket: ConditionalBucket) -> bool:
-    """Return True if a canary object survives a delete request with a wrong generation.
+
+def find_obstacle(bucket: ConditionalBucket) -> str | None:
+    """Find out with a canary object whether plans can be applied on this server.
+
+    Returns:
+        The reason why plans cannot be applied, or None if they can.
 
     Raises:
         OSError: If a request fails or is denied, so that the test has no result.
@@ -24,26 +31,8 @@ def compares_generations(bucket: ConditionalBucket) -> bool:
     canary = f"{RESERVED_PREFIX}canary-{secrets.token_hex(8)}"
     bucket.put_if_absent(canary, b"canary").require()
     try:
-        return keeps_unknown_token(bucket, canary)
+        return None if keeps_unknown_token(bucket, canary) else UNCONDITIONAL
     finally:
         current = bucket.head(canary)
         if current is not None:
             bucket.delete_if_match(canary, token_of(current.identity)).require()
-
-
-def require_conditional_delete(bucket: ConditionalBucket) -> None:
-    """Check that plans can be applied on this server.
-
-    Raises:
-        StoreError: If plans cannot be applied, or if this cannot be determined.
-    """
-    try:
-        is_compared = compares_generations(bucket)
-    except OSError as error:
-        found = f"cannot test deletes with a canary object: {error.filename or bucket.location}: {error.strerror or error}"
-        raise StoreError(f"storage {bucket.location}: {found}") from error
-    if not is_compared:
-        raise StoreError(
-            f"storage {bucket.location}: the server ignores ifGenerationMatch and deletes an object although its generation has changed. "
-            "An object that is replaced at the same time would be lost. Plans cannot be applied on this server; use it for plans only"
-        )

@@ -13,19 +13,22 @@ from typing import Any, Final
 
 from gc_assets.config.models import StorageConfig
 from gc_assets.core.findings import FAIL, OK, WARN, Finding
-from gc_assets.core.units import count_of, format_bytes, format_duration
+from gc_assets.core.units import format_duration
 from gc_assets.gcs import pages
 from gc_assets.gcs.bucket import GcsBucket
-from gc_assets.stores.conditional.doctor_checks import StoreTerms, examine_bucket
-from gc_assets.stores.gcs.conditions import compares_generations
-from gc_assets.stores.protocol import RESERVED_PREFIX
+from gc_assets.stores.conditional.doctor_checks import (
+    StoreTerms,
+    examine_bucket,
+    report_lifecycle_rules,
+    report_soft_delete,
+    report_state_rules,
+)
+from gc_assets.stores.gcs.conditions import find_obstacle
 
 # The conditions of lifecycle rules that count days. `age` counts from the creation of an object. An
 # object in the trash was created when it was copied there.
 _AGES: Final = ("age", "daysSinceNoncurrentTime", "daysSinceCustomTime")
 _NONCURRENT: Final = ("daysSinceNoncurrentTime",)
-# To count soft-deleted objects, at most this many pages of a listing are read.
-_SOFT_DELETED_PAGES: Final = 10
 _TERMS: Final = StoreTerms(
     {
         "versioned": "each object becomes noncurrent; it incurs costs until it is purged",
@@ -65,12 +68,11 @@ def _check_setting(bucket: GcsBucket, read_settings: Callable[[], Any], name: st
 
 def _check_generations(bucket: GcsBucket, storage: StorageConfig) -> Iterator[Finding]:
     """Check with a canary object that deletes compare the generation."""
-    if compares_generations(bucket):
+    obstacle = find_obstacle(bucket)
+    if obstacle is None:
         yield Finding(storage.name, "generations", OK, "the server compares the generation in deletes")
     else:
-        found = "this server ignores ifGenerationMatch in deletes: it deletes an object although its generation has changed"
-        action = "Plans cannot be applied on this server. Google Cloud Storage compares generations; check `gcs.endpoint`."
-        yield Finding(storage.name, "generations", FAIL, found, action)
+        yield Finding(storage.name, "generations", FAIL, obstacle, "Google Cloud Storage compares generations. Check `gcs.endpoint`.")
 
 
 def _check_soft_delete(bucket: GcsBucket, resource: Any, storage: StorageConfig) -> Iterator[Finding]:
@@ -81,48 +83,23 @@ def _check_soft_delete(bucket: GcsBucket, resource: Any, storage: StorageConfig)
         return
     kept = format_duration(timedelta(seconds=seconds))
     found = f"bucket {resource.name} keeps each deleted object for {kept}: it can be restored, and incurs costs until then"
-    if storage.quarantine == "trash":
-        found += ". This applies to the original of each copy in the trash, and again to the copy after its purge"
-    try:
-        count, size_bytes, is_complete = pages.count_soft_deleted(bucket.settings, bucket.name, bucket.prefix, _SOFT_DELETED_PAGES)
-    except OSError as error:
-        yield Finding(storage.name, "soft_delete", OK, f"{found}. They cannot be counted: {error.strerror or error}")
-        return
-    more = "" if is_complete else "at least "
-    found += f". The storage has {more}{count:,} of them, {format_bytes(size_bytes)}"
-    yield Finding(storage.name, "soft_delete", OK, found)
+    yield report_soft_delete(storage, found, partial(pages.count_soft_deleted, bucket.settings, bucket.name, bucket.prefix))
 
 
 def _check_lifecycle(bucket: GcsBucket, resource: Any, storage: StorageConfig) -> Iterator[Finding]:
-    """Warn about lifecycle rules of the bucket that may delete objects of the storage.
-
-    In `apply` mode, the check fails if a rule would delete quarantined objects before their purge
-    is due.
-    """
-    rules = list(_find_deleting_rules(bucket, resource, _NONCURRENT if storage.quarantine == "versioned" else _AGES))
-    for days, description in rules:
-        verdict = FAIL if storage.mode == "apply" and days < storage.quarantine_days else WARN
-        action = f"Extend it beyond {count_of(storage.quarantine_days, 'day')}, or exclude {bucket.prefix}{RESERVED_PREFIX} and the lakes."
-        yield Finding(storage.name, "lifecycle", verdict, f"{description}, including quarantined objects", action)
-    if not rules:
-        yield Finding(storage.name, "lifecycle", OK, "no lifecycle rule of the bucket deletes objects of the storage")
+    conditions = _NONCURRENT if storage.quarantine == "versioned" else _AGES
+    yield from report_lifecycle_rules(bucket, storage, list(_find_deleting_rules(bucket, resource, conditions)))
 
 
 def examine_state(bucket: GcsBucket) -> Iterator[Finding]:
-    """Check that no lifecycle rule deletes objects of a state (see `StoreKind.examine_state`).
-
-    Such a rule would delete plans, approvals, and the records of quarantined files.
-    """
+    """Check the lifecycle rules of a bucket with a state."""
     try:
         rules = list(_find_deleting_rules(bucket, bucket.resource("read")))
     except OSError as error:
         found = f"the lifecycle rules of bucket {bucket.name} cannot be read: {error.strerror or error}"
         yield Finding("state", "lifecycle", WARN, found, _ROLES)
         return
-    for _, description in rules:
-        yield Finding("state", "lifecycle", FAIL, f"{description}, including the state", f"Exclude {bucket.prefix} from the rule.")
-    if not rules:
-        yield Finding("state", "lifecycle", OK, "no lifecycle rule of its bucket deletes objects of the state")
+    yield from report_state_rules(bucket, rules)
 
 
 def _find_deleting_rules(bucket: GcsBucket, resource: Any, conditions: Sequence[str] = _AGES) -> Iterator[tuple[int, str]]:

@@ -12,8 +12,9 @@ from gc_assets.core.clock import Clock
 from gc_assets.core.findings import Finding
 from gc_assets.gcs.bucket import GcsBucket
 from gc_assets.stores.conditional.noncurrent import NoncurrentQuarantine
+from gc_assets.stores.conditional.probe import require_no_obstacle
 from gc_assets.stores.conditional.store import BucketStore
-from gc_assets.stores.gcs.conditions import require_conditional_delete
+from gc_assets.stores.gcs.conditions import find_obstacle
 from gc_assets.stores.gcs.doctor_checks import examine, examine_state
 from gc_assets.stores.gcs.objects import GcsObjects
 from gc_assets.stores.protocol import LEASE_DURATION, Lease, Quarantine
@@ -40,7 +41,7 @@ class GcsStore(BucketStore):
 
     def acquire(self, plan_id: str, owner: str, clock: Clock, duration: timedelta = LEASE_DURATION, after: int = 0) -> Lease:
         """Acquire the lease, after checking that the server compares generations."""
-        require_conditional_delete(self.bucket)
+        require_no_obstacle(self.location, lambda: find_obstacle(self.bucket))
         return BucketStore.acquire(self, plan_id, owner, clock, duration, after)
 
     def examine(self, storage: StorageConfig, now: datetime) -> Iterator[Finding]:

@@ -20,8 +20,7 @@ from gc_assets.core.findings import FAIL, OK, WARN, Finding
 from gc_assets.core.units import count_of
 from gc_assets.s3.bucket import S3Bucket
 from gc_assets.s3.client import error_code, translate_errors
-from gc_assets.stores.conditional.doctor_checks import StoreTerms, examine_bucket
-from gc_assets.stores.protocol import RESERVED_PREFIX
+from gc_assets.stores.conditional.doctor_checks import StoreTerms, examine_bucket, report_lifecycle_rules, report_state_rules
 
 # With these error codes, servers report that a setting is missing or not supported.
 _UNSET: Final = frozenset(
@@ -69,53 +68,38 @@ def _read_setting(bucket: S3Bucket, subject: str, check: str, operation: str, un
 
 
 def _check_lifecycle(bucket: S3Bucket, storage: StorageConfig) -> Iterator[Finding]:
-    """Warn about lifecycle rules of the bucket that may delete objects of the storage.
-
-    In `apply` mode, the check fails if a rule would delete quarantined objects before their purge
-    is due.
-    """
     for answer in _read_setting(
         bucket, storage.name, "lifecycle", "get_bucket_lifecycle_configuration", "the bucket has no lifecycle rules"
     ):
         if isinstance(answer, Finding):
             yield answer
-            continue
-        rules = list(_find_deleting_rules(bucket, answer))
-        for rule, description in rules:
-            soonest = min((days for name in _EXPIRATIONS if (days := _read_days(rule, name)) is not None), default=0)
-            verdict = FAIL if storage.mode == "apply" and soonest < storage.quarantine_days else WARN
-            action = (
-                f"Extend it beyond {count_of(storage.quarantine_days, 'day')}, or exclude {bucket.prefix}{RESERVED_PREFIX} and the lakes."
-            )
-            yield Finding(storage.name, "lifecycle", verdict, f"{description}, including quarantined objects", action)
-        if not rules:
-            yield Finding(storage.name, "lifecycle", OK, "no lifecycle rule of the bucket deletes objects of the storage")
+        else:
+            yield from report_lifecycle_rules(bucket, storage, list(_find_deleting_rules(bucket, answer)))
 
 
 def examine_state(bucket: S3Bucket) -> Iterator[Finding]:
-    """Check that no lifecycle rule deletes objects of a state (see `StoreKind.examine_state`).
-
-    Such a rule would delete plans, approvals, and the records of quarantined files.
-    """
+    """Check the lifecycle rules of a bucket with a state."""
     for answer in _read_setting(bucket, "state", "lifecycle", "get_bucket_lifecycle_configuration", "its bucket has no lifecycle rules"):
         if isinstance(answer, Finding):
             yield answer
-            continue
-        rules = list(_find_deleting_rules(bucket, answer))
-        for _, description in rules:
-            yield Finding("state", "lifecycle", FAIL, f"{description}, including the state", f"Exclude {bucket.prefix} from the rule.")
-        if not rules:
-            yield Finding("state", "lifecycle", OK, "no lifecycle rule of its bucket deletes objects of the state")
+        else:
+            yield from report_state_rules(bucket, list(_find_deleting_rules(bucket, answer)))
 
 
-def _find_deleting_rules(bucket: S3Bucket, answer: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
-    """Find enabled lifecycle rules that delete objects of the storage, and describe them."""
+def _find_deleting_rules(bucket: S3Bucket, answer: dict[str, Any]) -> Iterator[tuple[int, str]]:
+    """Find enabled lifecycle rules that delete objects of the storage.
+
+    Yields:
+        For each rule, the smallest number of days after which it deletes an object (0 for a rule
+        with a date), and a description.
+    """
     for rule in answer.get("Rules", []):
         prefix = _rule_prefix(rule)
         names = [name for name in _EXPIRATIONS if _describe_end(rule, name)]
         if rule.get("Status") == "Enabled" and names and (prefix.startswith(bucket.prefix) or bucket.prefix.startswith(prefix)):
             ends = " and ".join(f"{name} after {_describe_end(rule, name)}" for name in names)
-            yield rule, f"rule {rule.get('ID', '')!r} of bucket {bucket.name} deletes objects under {prefix!r} by {ends}"
+            soonest = min((days for name in names if (days := _read_days(rule, name)) is not None), default=0)
+            yield soonest, f"rule {rule.get('ID', '')!r} of bucket {bucket.name} deletes objects under {prefix!r} by {ends}"
 
 
 def _rule_prefix(rule: dict[str, Any]) -> str:

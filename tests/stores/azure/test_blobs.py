@@ -462,7 +462,7 @@ def test_failed_account_probe_raises_an_error_without_a_verdict(fault: Fault, mo
         monkeypatch.setattr(module, "pause_before_retry", lambda _: None)
     rule = Rule(lambda request: request.method == "DELETE", fault, times=8)
     with run_proxy(shared_server(), rule) as proxy, open_azure_bench(server=proxy.server) as bench:
-        with pytest.raises(StoreError, match="cannot test the account with a canary object") as refused:
+        with pytest.raises(StoreError, match="cannot test the server with a canary object") as refused:
             bench.store.acquire(PLAN, "ada", CLOCK)
         assert "If-Match" not in str(refused.value)
         rule.times = 0

@@ -349,7 +349,7 @@ def test_failed_server_probe_raises_an_error_without_a_verdict(wire: Wire, monke
     with open_gcs_bench(wire.server) as bench:
         bench.store.probe()  # gets the token of the changing role
         wire.count_from(on_request=drop_deletes)
-        with pytest.raises(StoreError, match="cannot test deletes with a canary object") as refused:
+        with pytest.raises(StoreError, match="cannot test the server with a canary object") as refused:
             bench.store.acquire(PLAN, "test", CLOCK)
         assert "ifGenerationMatch" not in str(refused.value)
         wire.count_from()
