@@ -45,7 +45,7 @@ from gc_assets.buckets.protocol import COPY_ENTRIES, Change, Deletion, ObjectInf
 from gc_assets.buckets.requests import map_concurrently, pause_before_retry
 from gc_assets.buckets.storage import BucketStorage
 from gc_assets.config.azure import AzureConfig
-from gc_assets.core.errors import StoreError, is_permanent
+from gc_assets.core.errors import is_permanent
 from gc_assets.core.paths import AZURE
 from gc_assets.core.urls import is_addressable
 
@@ -227,10 +227,7 @@ class AzureBucket(BucketStorage[AzureConfig]):
         return parsedate_to_datetime(dates[-1]).astimezone(UTC) if dates and dates[-1] else None
 
     def now(self) -> datetime:
-        found = self.reach(ATTEMPTS)
-        if found is None:
-            raise StoreError(f"{self.location}: the responses of the server have no Date header, which the grace period requires")
-        return found
+        return self.require_time(self.reach(ATTEMPTS))
 
     # Changes.
 

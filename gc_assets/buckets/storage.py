@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final, Generic, Self, TypeVar
 
 from gc_assets.config.connections import StoreSettings
+from gc_assets.core.errors import StoreError
 from gc_assets.core.paths import Location, bucket_and_key
 from gc_assets.core.untrusted_input import MAX_OBJECT_BYTES
 
@@ -50,6 +52,12 @@ class BucketStorage(Generic[_Settings]):
 
     def address(self, key: str) -> str:
         return f"{self.settings.SCHEME}://{self.name}/{self.prefix}{key}"
+
+    def require_time(self, found: datetime | None) -> datetime:
+        """Return the server's time, or raise `StoreError` if its responses do not contain it."""
+        if found is None:
+            raise StoreError(f"{self.location}: the responses of the server have no Date header, which the grace period requires")
+        return found
 
     def require_readable(self, key: str, size_bytes: int) -> None:
         """Check that an object is not too large to be metadata.

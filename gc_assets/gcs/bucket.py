@@ -152,10 +152,7 @@ class GcsBucket(BucketStorage[GcsConfig]):
 
     def now(self) -> datetime:
         """Return the current time of the server, in whole seconds."""
-        found = self.reach(ATTEMPTS)
-        if found is None:
-            raise StoreError(f"gs://{self.name}: the responses of the server have no Date header, which the grace period requires")
-        return found
+        return self.require_time(self.reach(ATTEMPTS))
 
     # Changes.
 

@@ -17,7 +17,7 @@ from gc_assets.buckets.protocol import Change, ChangeVerdict, Deletion, ObjectIn
 from gc_assets.buckets.requests import map_concurrently, pause_before_retry
 from gc_assets.buckets.storage import BucketStorage
 from gc_assets.config.s3 import S3Config
-from gc_assets.core.errors import StoreError, is_permanent
+from gc_assets.core.errors import is_permanent
 from gc_assets.s3 import copying, pages
 from gc_assets.s3.client import DENIED, INVALID_KEY, NOT_FOUND, PRECONDITION, error_code, get_client, payer_params, translate_errors
 
@@ -140,10 +140,7 @@ class S3Bucket(BucketStorage[S3Config]):
         """Return the current time of the server, in whole seconds."""
         with translate_errors(f"s3://{self.name}"):
             answer = self.client("read").head_bucket(Bucket=self.name)
-        time = _server_time(answer)
-        if time is None:
-            raise StoreError(f"s3://{self.name}: the responses of the server have no Date header, which the grace period requires")
-        return time
+        return self.require_time(_server_time(answer))
 
     def put(self, key: str, content: bytes) -> Change:
         return self._change(key, lambda: self.client("change").put_object(**self.target(key), Body=content))

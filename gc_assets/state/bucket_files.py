@@ -141,8 +141,6 @@ class BucketFiles:
             self._delete_compared(path, token_of(found.identity), is_current=True)
 
     def delete_directory(self, path: str) -> None:
-        if not path.strip("/"):
-            raise ValueError("refusing to delete the root of the state")
         for page in self._pages(path, ""):
             names = [self._decode_key(key).removeprefix(self.bucket.prefix) for key in page.keys]
             self._delete_many(list(zip(names, page.etags, strict=True)))

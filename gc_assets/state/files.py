@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from gc_assets.config.connections import StoreSettings
 from gc_assets.core.errors import StateError, UsageError
@@ -28,6 +28,7 @@ from gc_assets.state.local_files import LocalFiles
 # Maximum number of attempts if other writers keep replacing the same file.
 _ATTEMPTS: Final = 200
 _READ_ONLY: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+_Settings = TypeVar("_Settings", bound=StoreSettings)
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -36,10 +37,7 @@ def _open_s3(root: str, settings: StoreSettings | None) -> Backend:
     from gc_assets.s3.bucket import S3Bucket  # imports slow modules that a local state does not need
     from gc_assets.state.bucket_files import BucketFiles
 
-    found = settings if isinstance(settings, S3Config) else S3Config()
-    # Every run writes the state, but a scheduled job may not have the role that may delete.
-    own = found.model_copy(update={"apply_profile": None, "apply_role_arn": None})
-    return BucketFiles(S3Bucket.of(root, own), "s3a")
+    return BucketFiles(S3Bucket.of(root, _without_change_role(settings, S3Config)), "s3a")
 
 
 def _open_azure(root: str, settings: StoreSettings | None) -> Backend:
@@ -47,10 +45,7 @@ def _open_azure(root: str, settings: StoreSettings | None) -> Backend:
     from gc_assets.config.azure import AzureConfig
     from gc_assets.state.bucket_files import BucketFiles
 
-    found = settings if isinstance(settings, AzureConfig) else AzureConfig()
-    # Every run writes the state, but a scheduled job may not have the identity that may delete.
-    own = found.model_copy(update={"apply_secret_variable": None, "apply_client_id": None})
-    return BucketFiles(AzureBucket.of(root, own), AZURE)
+    return BucketFiles(AzureBucket.of(root, _without_change_role(settings, AzureConfig)), AZURE)
 
 
 def _open_gcs(root: str, settings: StoreSettings | None) -> Backend:
@@ -58,10 +53,13 @@ def _open_gcs(root: str, settings: StoreSettings | None) -> Backend:
     from gc_assets.gcs.bucket import GcsBucket
     from gc_assets.state.bucket_files import BucketFiles
 
-    found = settings if isinstance(settings, GcsConfig) else GcsConfig()
-    # Every run writes the state, but a scheduled job may not have the identity that may delete.
-    own = found.model_copy(update={"apply_service_account": None})
-    return BucketFiles(GcsBucket.of(root, own), GCS)
+    return BucketFiles(GcsBucket.of(root, _without_change_role(settings, GcsConfig)), GCS)
+
+
+def _without_change_role(settings: StoreSettings | None, kind: type[_Settings]) -> _Settings:
+    """Remove the changing role from settings, because scheduled runs write the state without it."""
+    found = settings if isinstance(settings, kind) else kind()
+    return found.model_copy(update={name: None for name in kind.IDENTITY_KEYS if name.startswith("apply_")})
 
 
 @functools.lru_cache(maxsize=16)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from gc_assets.config.connections import Connections
 from gc_assets.config.gcs import GcsConfig
 from gc_assets.stores.conditional.kind import build_bucket_kind
 
@@ -13,16 +12,11 @@ if TYPE_CHECKING:
     from gc_assets.stores.gcs.store import GcsStore
 
 
-def _open_store(location: str, connections: Connections) -> GcsStore:
+def _load() -> tuple[type[GcsStore], type[GcsObjects]]:
+    from gc_assets.stores.gcs.objects import GcsObjects
     from gc_assets.stores.gcs.store import GcsStore
 
-    return GcsStore(location, connections)
+    return GcsStore, GcsObjects
 
 
-def _open_objects(connections: Connections) -> GcsObjects:
-    from gc_assets.stores.gcs.objects import GcsObjects
-
-    return GcsObjects(connections)
-
-
-GOOGLE: Final = build_bucket_kind(GcsConfig, "gs://bucket/prefix/", _open_store, _open_objects)
+GOOGLE: Final = build_bucket_kind(GcsConfig, "gs://bucket/prefix/", _load)
