@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from gc_assets.cli.output import print_message
 from gc_assets.core.errors import GcError, StoreError, UsageError
+from gc_assets.core.paths import AZURE, FILE, Location, is_in_bucket, parse_address, scheme_of
 from gc_assets.core.units import count_of
 
 if TYPE_CHECKING:
     from gc_assets.core.objects import Objects
-    from gc_assets.core.paths import Location
     from gc_assets.lakes.discovery import DiscoveredLake
 
 _HEADER = """\
@@ -44,8 +44,6 @@ def require_locations(locations: Sequence[str]) -> None:
     Raises:
         UsageError: If a local file or directory does not exist.
     """
-    from gc_assets.core.paths import FILE, Location, scheme_of
-
     for given in locations:
         address = _to_address(given)
         try:
@@ -69,7 +67,6 @@ def search_locations(locations: Sequence[str]) -> tuple[list[str], list[Discover
         UsageError: If a location does not exist, or if no lake is found there.
     """
     require_locations(locations)
-    from gc_assets.core.paths import FILE, is_in_bucket, scheme_of
     from gc_assets.lakes.discovery import DiscoveryTarget, list_folders
     from gc_assets.lakes.kinds import discover
     from gc_assets.stores.store import open_objects
@@ -101,8 +98,6 @@ def _to_address(location: str) -> str:
     Raises:
         UsageError: If a URL contains credentials, which would end up in `lakes.yaml`.
     """
-    from gc_assets.core.paths import AZURE, FILE, parse_address, scheme_of
-
     is_container = scheme_of(location) == AZURE and parse_address(location) is not None
     if "@" in location.partition("://")[2].partition("/")[0] and not is_container:
         raise UsageError("credentials in an address are refused. Set the variables that gc-assets init --help lists.")
@@ -116,7 +111,6 @@ def _discover_next_to(address: str, objects: Objects) -> list[DiscoveredLake]:
     Many tutorials create the SQLite catalog next to the warehouse directory, so that searching only
     the warehouse would miss it.
     """
-    from gc_assets.core.paths import Location
     from gc_assets.lakes.discovery import DiscoveryTarget
     from gc_assets.lakes.kinds import discover
 
@@ -176,8 +170,6 @@ def require_separate_state(state: str, storages: Sequence[Location]) -> None:
     Raises:
         UsageError: If a storage contains the state.
     """
-    from gc_assets.core.paths import Location
-
     for storage in storages:
         if storage.contains(Location.parse(state)):
             raise UsageError(f"the state {state} would be in the storage {storage}. Set a location outside of it with --state.")

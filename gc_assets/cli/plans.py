@@ -15,9 +15,10 @@ from gc_assets.cli.interrupt import ignore_interrupts, interrupt_code, restore_i
 from gc_assets.cli.output import print_command, print_message, with_old_keys, write_json, write_table
 from gc_assets.core.commands import command
 from gc_assets.core.errors import GcError
+from gc_assets.core.outcomes import describe_not_done
 from gc_assets.core.phases import PHASES
 from gc_assets.core.rehearsals import mark_rehearsal
-from gc_assets.core.units import count_of
+from gc_assets.core.units import count_of, format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -178,8 +179,6 @@ def _print_what_is_left(context: RunContext, header: PlanHeader, applied: ApplyR
     """
     if not applied.not_done:
         return
-    from gc_assets.core.outcomes import describe_not_done
-
     status = "unfinished" if applied.has_failed else "partially applied"
     print_message(f"The plan is {status}. Not changed: {describe_not_done(applied.not_done)}.", "failed")
     phases = {name.partition("/")[0] for name in applied.not_done}
@@ -258,7 +257,6 @@ def _print_recorded(context: RunContext, plan: StoredPlan, phases: Sequence[str]
 def _end_plan(settings: Settings, platform: Platform, run_context: RunContext, plan: StoredPlan, format_: str) -> None:
     """Execute `gc-assets apply --end`, which closes an unfinished plan."""
     from gc_assets.cli.progress import CommandProgress, show_progress
-    from gc_assets.core.outcomes import describe_not_done
     from gc_assets.stages.delete.close import close_plan
 
     with show_progress(CommandProgress(), verbose=settings.verbose) as progress:
@@ -448,8 +446,6 @@ def _table_row(plan: ListedPlan, row: Mapping[str, Any], config: Config, *, wide
 
 def _describe_edits(row: Mapping[str, Any]) -> Iterator[str]:
     """Yield the number of history edits of each lake, for example `sales 12 (3 paths)`."""
-    from gc_assets.core.units import count_of
-
     for name, count in row["expiry_actions"].items():
         paths = row["deleted_paths"].get(name)
         yield f"{name} {count:,}" + (f" ({count_of(paths, 'path')})" if paths else "")
@@ -528,7 +524,5 @@ def _print_outcomes(by_outcome: Mapping[str, Totals], plan_id: str | None, forma
     if format_ == "json":
         write_json(rows)
     elif rows:
-        from gc_assets.core.units import format_bytes
-
         table = [{**row, "count": row["files"], "size": "" if row["phase"] in _EDITS else format_bytes(row["bytes"])} for row in rows]
         write_table(table, ("phase", "outcome", "count", "size"))

@@ -10,6 +10,7 @@ import click
 from gc_assets.cli.context import Settings, by_option, comment_option, common_options, format_option
 from gc_assets.cli.output import print_command, print_data, print_message, with_old_keys, write_json
 from gc_assets.core.commands import command
+from gc_assets.core.units import count_of, format_bytes
 
 
 @click.command("accept", short_help="Accept that a table that no catalog lists is dead.")
@@ -222,7 +223,6 @@ def adopt_command(settings: Settings, storage: str, by: str, comment: str, forma
       gc-assets adopt warehouse --by ada
     """
     from gc_assets.cli.progress import show_work
-    from gc_assets.core.units import count_of, format_bytes
     from gc_assets.stages.records.adoption import adopt_files
 
     platform = settings.platform()

@@ -16,7 +16,7 @@ from gc_assets.cli.output import print_data, print_message, with_commands, with_
 from gc_assets.core.deprecation import REMOVED_IN
 from gc_assets.core.errors import GcError
 from gc_assets.core.rehearsals import mark_rehearsal
-from gc_assets.core.units import count_of
+from gc_assets.core.units import count_of, format_bytes
 
 if TYPE_CHECKING:
     from gc_assets.config.models import Config
@@ -220,8 +220,6 @@ def _print_notes(label: str, header: PlanHeader) -> None:
 
 def _foreign_files(header: PlanHeader) -> str | None:
     """Describe the storage's foreign files, if it has any."""
-    from gc_assets.core.units import format_bytes
-
     numbers = next((gate.numbers for gate in header.gates if gate.name == "new_claims"), {})
     if not numbers.get("foreign_files"):
         return None
@@ -262,8 +260,6 @@ def plan_line(header: PlanHeader, label: str | None = None) -> str:
         header: The header of the plan.
         label: The name of the storage in `lakes.yaml`, if it differs from the recorded name.
     """
-    from gc_assets.core.units import count_of, format_bytes
-
     gates = "gates passed" if not header.failed_gates else "refused by " + ", ".join(gate.name for gate in header.failed_gates)
     after = header.after_expiry
     frees = f"; {count_of(after.files, 'file')} ({format_bytes(after.bytes)}) wait for its history edits" if after.files else ""

@@ -16,6 +16,8 @@ from gc_assets.cli.context import Settings, common_options, fast_imports
 from gc_assets.cli.output import print_command, print_data, print_message, write_table
 from gc_assets.core.commands import command
 from gc_assets.core.errors import UsageError
+from gc_assets.core.printable import escape
+from gc_assets.core.units import count_of, format_bytes, format_duration
 
 if TYPE_CHECKING:
     from gc_assets.core.paths import Location
@@ -118,7 +120,6 @@ def _temporary_platform(storages: Sequence[Location], write: Callable[[str], str
 def _terms(
     context: RunContext, locations: Sequence[str], headers: Sequence[PlanHeader], notes: Sequence[str], lakes_yaml: str
 ) -> ScanTerms:
-    from gc_assets.core.units import format_duration
     from gc_assets.lakes.kinds import KINDS
     from gc_assets.report.run_report import ScanTerms
 
@@ -135,7 +136,6 @@ def _terms(
 
 def _foreign_files(context: RunContext) -> Iterator[str]:
     """Describe the foreign files of each storage, which must not be counted as garbage."""
-    from gc_assets.core.units import count_of
     from gc_assets.state.schemas import ORPHAN_FILES
     from gc_assets.state.summaries import OrphanFilesSummary
 
@@ -147,8 +147,6 @@ def _foreign_files(context: RunContext) -> Iterator[str]:
 
 
 def _print_scan(context: RunContext, terms: ScanTerms) -> None:
-    from gc_assets.core.printable import escape
-    from gc_assets.core.units import count_of
     from gc_assets.report.shares import breakdown_steps
     from gc_assets.stages.read.run_tables import summarize_tables
     from gc_assets.state.schemas import ORPHAN_FILES
@@ -186,8 +184,6 @@ def _amount(amount: Amount | None) -> str:
 
 
 def _size(size_bytes: int) -> str:
-    from gc_assets.core.units import format_bytes
-
     return format_bytes(size_bytes)
 
 

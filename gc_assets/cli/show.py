@@ -17,7 +17,7 @@ from gc_assets.core.errors import UsageError
 from gc_assets.core.phases import RESTORE_PREFIX
 from gc_assets.core.rehearsals import mark_rehearsal
 from gc_assets.core.suggest import did_you_mean, join_names
-from gc_assets.core.units import count_of
+from gc_assets.core.units import count_of, format_bytes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -194,7 +194,6 @@ def _filled_columns(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> 
 
 def _write_short(rows: Iterator[pa.RecordBatch], context: RunContext, table: Table, storage: str) -> None:
     """Print only the most useful columns of a table of files, with the lake table of each file."""
-    from gc_assets.core.units import format_bytes
     from gc_assets.stages.read.dropped_tables import accept_command, short_row
     from gc_assets.stages.read.file_tables import FileTables
     from gc_assets.state.side_tables import DROPPED_TABLES_VIEW

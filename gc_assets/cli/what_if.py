@@ -10,7 +10,7 @@ import click
 
 from gc_assets.cli.context import Settings, common_options, format_option, run_date_option, start_spark
 from gc_assets.cli.output import print_message, write_json, write_table
-from gc_assets.core.units import count_of
+from gc_assets.core.units import count_of, format_bytes, format_usd
 
 if TYPE_CHECKING:
     from gc_assets.config.models import Config
@@ -93,8 +93,6 @@ def amount_columns(config: Config, storage: str, name: str, amount: Amount) -> d
 
 def write_amounts(rows: Sequence[Mapping[str, Any]], format_: str) -> None:
     """Print rows as JSON, or as a table with units that omits empty columns."""
-    from gc_assets.core.units import format_bytes, format_usd
-
     if format_ == "json":
         write_json(rows)
         return
@@ -113,8 +111,6 @@ def write_amounts(rows: Sequence[Mapping[str, Any]], format_: str) -> None:
 
 def describe_effect(effect: Effect, run_context: RunContext) -> str:
     """Summarize the changes under the other policy in one sentence."""
-    from gc_assets.core.units import format_bytes
-
     freed, kept, commits = effect.freed, effect.kept, effect.expired
     more, live_again = (
         f"{count_of(freed.files, 'more file')} ({format_bytes(freed.bytes)})",
