@@ -72,11 +72,6 @@ class RateLimiter:
             rate, observed = self._allowed_rate(now), max(_MIN_EXCESSIVE_RATE, self._sent.per_second(now))
             self._slowed = now, min(observed, rate) if rate is not None else observed
 
-    @property
-    def is_slowed(self) -> bool:
-        """Whether the server has ever responded with SlowDown."""
-        return self._slowed is not None
-
     def _allowed_rate(self, now: float) -> float | None:
         """Compute how many requests per second are allowed. None if there is no limit."""
         share = self._per_second / budget_shares() if self._per_second is not None else None

@@ -136,18 +136,6 @@ def session_pool(directory: Path) -> SessionPool:
     return SessionPool(directory)
 
 
-def count_used(directory: Path) -> int:
-    """Count the sessions in a directory that processes use."""
-    used = 0
-    for path in directory.glob("*.json"):
-        file = SessionFile.lock(path)
-        if file is None:
-            used += 1
-        else:
-            file.close()
-    return used
-
-
 def _reconnect(file: SessionFile, settings: str, connect: Callable[[str], SparkSession]) -> SparkSession | None:
     """Reopen the session that is recorded in a file.
 

@@ -17,10 +17,10 @@ a trait, gc-assets uses another method:
 - versions: The quarantine mode is `trash` (objects are moved away) or `deferred` (they stay).
 - rename: `trash` copies an object, verifies the copy and deletes the original.
 
-Stores use two roles with separate credentials. `objects`, `plan_listing`, `holder` and `now` use
-the reading role, whereas `editable`, `quarantine`, `acquire` and `probe` use the changing role. A
-store contains no secrets. It is pickled and sent to Spark executors, which load their own
-credentials.
+Stores use two roles with separate credentials. Reads of `objects`, `plan_listing`, `holder` and
+`now` use the reading role, whereas changes of `objects`, `quarantine`, `acquire` and `probe` use
+the changing role. A store contains no secrets. It is pickled and sent to Spark executors, which
+load their own credentials.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from typing import IO, TYPE_CHECKING, Final, Literal, Protocol
 from gc_assets.config.models import StorageConfig
 from gc_assets.core.clock import Clock
 from gc_assets.core.findings import Finding
-from gc_assets.core.objects import EditableObjects, Objects
+from gc_assets.core.objects import EditableObjects
 from gc_assets.core.phases import CHANGED, DENIED, PURGE, RESTORE, Action, Verdict
 from gc_assets.state.summaries import UnfinishedUploads
 
@@ -55,16 +55,6 @@ AXIOMS: Final[Mapping[str, str]] = {
     "distinct_identity": "An object that replaces another one at the same key has a different identity.",
     "conditional_change": "A changed object is left alone, even if it changes between the comparison and the request.",
     "no_overwrite": "A restore does not replace an object.",
-}
-# The attribute of `Traits` that shows whether canary objects confirm an axiom.
-PROBED_AXIOMS: Final[Mapping[str, str]] = {
-    "complete_listing": "broken_axioms",
-    "visible_write": "broken_axioms",
-    "exclusive_create": "create_if_absent",
-    "store_clock": "broken_axioms",
-    "distinct_identity": "broken_axioms",
-    "conditional_change": "delete_if_match",
-    "no_overwrite": "create_if_absent",
 }
 
 LISTING_SOURCE: Final = "listing"
@@ -528,16 +518,8 @@ class Store(Protocol):
         ...
 
     @property
-    def objects(self) -> Objects:
-        """Read access to objects at any address of the scheme, not only in this storage."""
-        ...
-
-    @property
-    def editable(self) -> EditableObjects:
-        """Write access to objects.
-
-        A change succeeds only if the object is still the one that was read.
-        """
+    def objects(self) -> EditableObjects:
+        """Access to objects at any address of the scheme, not only in this storage."""
         ...
 
     def check_access(self) -> None:

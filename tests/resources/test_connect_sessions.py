@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from gc_assets.core.errors import GcError
 from gc_assets.resources import connect_sessions
-from gc_assets.resources.connect_sessions import MAX_SESSIONS, SessionPool, count_used
+from gc_assets.resources.connect_sessions import MAX_SESSIONS, SessionFile, SessionPool
 from tests.process_kills import CHECKOUT
 
 A, B = {"spark.sql.ansi.enabled": "true"}, {"spark.sql.ansi.enabled": "false"}
@@ -90,6 +90,18 @@ def test_next_process_uses_the_same_session(tmp_path: Path) -> None:
     first.close()
     assert server.open(second, A) == session_id
     assert server.prepared == list(server.sessions) == [session_id]
+
+
+def count_used(directory: Path) -> int:
+    """Count the sessions in a directory that processes use."""
+    used = 0
+    for path in directory.glob("*.json"):
+        file = SessionFile.lock(path)
+        if file is None:
+            used += 1
+        else:
+            file.close()
+    return used
 
 
 def test_concurrent_processes_use_different_sessions(tmp_path: Path) -> None:

@@ -27,6 +27,16 @@ from gc_assets.stores.write_ahead import open_log
 PLAN = "plan-a"
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 CLOCK = Clock(NOW)
+# The attribute of `Traits` that shows whether canary objects confirm an axiom.
+PROBED_AXIOMS = {
+    "complete_listing": "broken_axioms",
+    "visible_write": "broken_axioms",
+    "exclusive_create": "create_if_absent",
+    "store_clock": "broken_axioms",
+    "distinct_identity": "broken_axioms",
+    "conditional_change": "delete_if_match",
+    "no_overwrite": "create_if_absent",
+}
 
 
 def write(root: Path, key: str, content: bytes = b"content", mtime_ns: int = 1_700_000_000_123_456_789) -> Path:

@@ -323,7 +323,7 @@ def test_incremental_listing_finds_unchanged_and_new_objects(bench: Bench) -> No
 def test_every_call_returns_the_listed_identity_of_an_object(bench: Bench) -> None:
     bench.put("a", b"one")
     first = inventory(bench.store)["a"]
-    assert bench.store.editable.read_with_etag(address(bench.store, "a")) == (b"one", first["etag"])
+    assert bench.store.objects.read_with_etag(address(bench.store, "a")) == (b"one", first["etag"])
     assert inventory(bench.store)["a"] == first
     bench.put("a", b"two")
     assert inventory(bench.store)["a"]["etag"] != first["etag"]
@@ -334,7 +334,7 @@ def test_every_call_returns_the_listed_identity_of_an_object(bench: Bench) -> No
 
 def test_missing_object_raises_file_not_found(bench: Bench) -> None:
     nothing = address(bench.store, "t/nothing")
-    for call in (bench.store.objects.read, bench.store.objects.size, bench.store.editable.read_with_etag):
+    for call in (bench.store.objects.read, bench.store.objects.size, bench.store.objects.read_with_etag):
         with pytest.raises(FileNotFoundError):
             call(nothing)
 
@@ -367,10 +367,10 @@ def test_readers_see_only_complete_objects(conditional: Bench) -> None:
             for number in count():
                 if number % 10 == 0:
                     with suppress(FileNotFoundError):
-                        conditional.store.editable.remove(name, conditional.store.editable.read_with_etag(name)[1])
-                    conditional.store.editable.create(name, bytes([number % 250]) * length)
-                etag = conditional.store.editable.read_with_etag(name)[1]
-                conditional.store.editable.replace(name, bytes([number % 250]) * length, etag)
+                        conditional.store.objects.remove(name, conditional.store.objects.read_with_etag(name)[1])
+                    conditional.store.objects.create(name, bytes([number % 250]) * length)
+                etag = conditional.store.objects.read_with_etag(name)[1]
+                conditional.store.objects.replace(name, bytes([number % 250]) * length, etag)
                 if (number > 30 and len(first_bytes) > 5) or any(reader.done() for reader in readers):
                     break
         finally:
@@ -389,14 +389,14 @@ def _read_everywhere(store: Store, key: str) -> tuple[bytes, int, bool, bool]:
 def test_finished_write_is_visible_to_all_processes(bench: Bench) -> None:
     with ProcessPoolExecutor(1, mp_context=PROCESSES) as pool:
         for number in range(3):
-            bench.store.editable.create(address(bench.store, f"t{number}/a"), b"seen")
+            bench.store.objects.create(address(bench.store, f"t{number}/a"), b"seen")
             assert _read_everywhere(bench.store, f"t{number}/a") == (b"seen", 4, True, True)
             assert pool.submit(_read_everywhere, bench.store, f"t{number}/a").result(60) == (b"seen", 4, True, True)
 
 
 def _create(store: Store, content: bytes) -> bool:
     try:
-        store.editable.create(address(store, "t/one"), content)
+        store.objects.create(address(store, "t/one"), content)
     except FileExistsError:
         return False
     return True
@@ -442,7 +442,7 @@ def run_concurrently(work: Callable[..., Any], arguments: Sequence[tuple[Any, ..
 
 @pytest.mark.axiom("conditional_change")
 def test_edit_applies_only_to_the_version_that_was_read(conditional: Bench) -> None:
-    editable, name = conditional.store.editable, address(conditional.store, "t/a")
+    editable, name = conditional.store.objects, address(conditional.store, "t/a")
     conditional.put("t/a", b"read")
     _, etag = editable.read_with_etag(name)
     conditional.put("t/a", b"newer")
@@ -460,7 +460,7 @@ def test_edit_applies_only_to_the_version_that_was_read(conditional: Bench) -> N
 
 def _replace(store: Store, content: bytes, etag: str) -> bool:
     try:
-        store.editable.replace(address(store, "a"), content, etag)
+        store.objects.replace(address(store, "a"), content, etag)
     except ObjectChanged:
         return False
     return True
@@ -468,7 +468,7 @@ def _replace(store: Store, content: bytes, etag: str) -> bool:
 
 def test_only_one_of_several_processes_replaces_an_object(conditional: Bench) -> None:
     conditional.put("a", b"read by all")
-    _, etag = conditional.store.editable.read_with_etag(address(conditional.store, "a"))
+    _, etag = conditional.store.objects.read_with_etag(address(conditional.store, "a"))
     won = run_concurrently(_replace, [(conditional.store, bytes([number]), etag) for number in range(4)])
     assert won.count(True) == 1
     assert conditional.get("a") == bytes([won.index(True)])

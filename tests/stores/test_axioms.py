@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from gc_assets.stores.protocol import AXIOMS, PROBED_AXIOMS, Traits
+from gc_assets.stores.protocol import AXIOMS, Traits
 from tests.model.world import Axioms
 from tests.stores import contract
+from tests.stores.builders import PROBED_AXIOMS
 
 
 def test_model_and_contract_tests_use_every_storage_axiom() -> None:

@@ -13,7 +13,8 @@ from gc_assets.stores.canaries import find_broken_axioms
 from gc_assets.stores.local import probe
 from gc_assets.stores.local.doctor_checks import examine
 from gc_assets.stores.local.probe import LocalCanaries
-from gc_assets.stores.protocol import AXIOMS, PROBED_AXIOMS
+from gc_assets.stores.protocol import AXIOMS
+from tests.stores.builders import PROBED_AXIOMS
 
 
 class CachedListing(LocalCanaries):

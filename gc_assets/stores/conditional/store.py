@@ -63,10 +63,6 @@ class BucketStore(ABC):
     @abstractmethod
     def objects(self) -> BucketObjects: ...
 
-    @property
-    def editable(self) -> BucketObjects:
-        return self.objects
-
     @abstractmethod
     def versioned_quarantine(self) -> Quarantine:
         """Return an object that executes actions in `versioned` mode."""

@@ -16,7 +16,7 @@ from gc_assets.stores.listing import parse_modification_times
 from gc_assets.stores.local import lease, listing
 from gc_assets.stores.local.doctor_checks import examine
 from gc_assets.stores.local.editing import EditableLocalObjects
-from gc_assets.stores.local.objects import LocalObjects, find_object, identity, modified_us
+from gc_assets.stores.local.objects import find_object, identity, modified_us
 from gc_assets.stores.local.probe import probe
 from gc_assets.stores.local.quarantine import open_quarantine
 from gc_assets.stores.protocol import (
@@ -42,11 +42,7 @@ class LocalStore:
     location: str
 
     @property
-    def objects(self) -> LocalObjects:
-        return LocalObjects()
-
-    @property
-    def editable(self) -> EditableLocalObjects:
+    def objects(self) -> EditableLocalObjects:
         return EditableLocalObjects()
 
     def check_access(self) -> None:

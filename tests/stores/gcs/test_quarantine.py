@@ -360,7 +360,7 @@ def test_failed_server_probe_raises_an_error_without_a_verdict(wire: Wire, monke
 def test_completed_replace_is_recognized_after_a_lost_response(wire: Wire, is_executed: bool) -> None:
     with open_gcs_bench(wire.server) as bench:
         bench.put("a", b"old")
-        address, objects = f"{bench.store.location}a", bench.store.editable
+        address, objects = f"{bench.store.location}a", bench.store.objects
         _, etag = objects.read_with_etag(address)
         wire.count_from(**{"on_answer" if is_executed else "on_request": drop(2)})  # after the comparison
         objects.replace(address, b"new", etag)
@@ -454,7 +454,7 @@ def test_pickled_stores_contain_no_secrets() -> None:
     with open_gcs_bench() as bench:
         bench.put("a", b"x")
         store = bench.store
-        values = [store, store.objects, store.editable, store.acquire(PLAN, "test", CLOCK), *store.plan_listing(2)]
+        values = [store, store.objects, store.acquire(PLAN, "test", CLOCK), *store.plan_listing(2)]
         values += [store.quarantine(mode, PLAN) for mode in ("trash", "versioned", "deferred")]
         inventory(store)
         for value in values:

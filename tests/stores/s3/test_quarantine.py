@@ -616,7 +616,6 @@ def test_pickled_stores_contain_no_secrets(versioned: bool, monkeypatch: pytest.
         values = [
             store,
             store.objects,
-            store.editable,
             store.acquire(PLAN, "test", Clock(NOW + timedelta(hours=1))),
             *store.plan_listing(2),
         ]
