@@ -33,9 +33,6 @@ RESTORE: Final = "Restore quarantined files, like `gc-assets restore`. Needs no 
 
 # The daemon must not retry these jobs. Repeating a decision could overwrite a later one.
 NO_RETRIES: Final = {"dagster/max_retries": "0"}
-_PLAN: Final = "The plan id, or at least its first 8 characters."
-_BY: Final = "Your name, which is recorded. It is not authenticated."
-_COMMENT: Final = "The reason, which is recorded."
 # The fields that are filled in, in addition to the plan id, when the user chooses a plan.
 _EMPTY: Final[Mapping[str, Mapping[str, Any]]] = {
     "approve": {"by": "", "comment": "", "override": []},
@@ -44,21 +41,18 @@ _EMPTY: Final[Mapping[str, Mapping[str, Any]]] = {
 }
 
 
-class ApproveConfig(dg.Config):
-    """Configuration of the `approve` job."""
-
-    plan_id: str = Field(default="", description=_PLAN)
-    by: str = Field(default="", description=_BY)
-    comment: str = Field(default="", description=_COMMENT)
-    override: list[str] = Field(default=[], description="Names of the failed gates to override. They are recorded.")
-
-
 class RejectConfig(dg.Config):
     """Configuration of the `reject` job."""
 
-    plan_id: str = Field(default="", description=_PLAN)
-    by: str = Field(default="", description=_BY)
-    comment: str = Field(default="", description=_COMMENT)
+    plan_id: str = Field(default="", description="The plan id, or at least its first 8 characters.")
+    by: str = Field(default="", description="Your name, which is recorded. It is not authenticated.")
+    comment: str = Field(default="", description="The reason, which is recorded.")
+
+
+class ApproveConfig(RejectConfig):
+    """Configuration of the `approve` job."""
+
+    override: list[str] = Field(default=[], description="Names of the failed gates to override. They are recorded.")
 
 
 class RestoreConfig(dg.Config):

@@ -10,11 +10,12 @@ Attributes contain names and counts, but never addresses or error messages.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import logging
 import os
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
@@ -31,7 +32,6 @@ ROWS: Final = "gc_assets.stage.rows"
 REQUESTS: Final = "gc_assets.stage.requests"
 FAILURES: Final = "gc_assets.stage.failures"
 _DISABLED: Final = "OTEL_SDK_DISABLED"
-_NO_EXPORTER: Final = "The OTLP exporter of OpenTelemetry is not installed. Run pip install 'gc-assets[otel]'."
 # Only these attributes are used for metrics. With the run date, every run would be a new series.
 _METRIC_ATTRIBUTES: Final = frozenset({"gc_assets.stage", "gc_assets.owner"})
 _log: Final = logging.getLogger(__name__)
@@ -122,55 +122,36 @@ def _start_providers(environment: Mapping[str, str]) -> None:
     """Start a tracer and a meter provider, unless the surrounding program has done so."""
     from opentelemetry import metrics, trace
     from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import ConsoleMetricExporter, PeriodicExportingMetricReader
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter
 
     named = "OTEL_SERVICE_NAME" in environment or "service.name" in environment.get("OTEL_RESOURCE_ATTRIBUTES", "")
     resource = Resource.create({} if named else {"service.name": "gc-assets", "service.version": __version__})
-    if not isinstance(trace.get_tracer_provider(), TracerProvider) and (spans := _span_processor(environment)) is not None:
-        tracers = TracerProvider(resource=resource)
-        tracers.add_span_processor(spans)
-        trace.set_tracer_provider(tracers)
-    if not isinstance(metrics.get_meter_provider(), MeterProvider) and (reader := _metric_reader(environment)) is not None:
-        metrics.set_meter_provider(MeterProvider([reader], resource=resource))
+    if not isinstance(trace.get_tracer_provider(), TracerProvider):
+        exporter = _open_exporter(environment, "OTEL_TRACES_EXPORTER", ConsoleSpanExporter, "trace_exporter", "OTLPSpanExporter")
+        if exporter is not None:
+            tracers = TracerProvider(resource=resource)
+            tracers.add_span_processor(BatchSpanProcessor(exporter))
+            trace.set_tracer_provider(tracers)
+    if not isinstance(metrics.get_meter_provider(), MeterProvider):
+        exporter = _open_exporter(environment, "OTEL_METRICS_EXPORTER", ConsoleMetricExporter, "metric_exporter", "OTLPMetricExporter")
+        if exporter is not None:
+            metrics.set_meter_provider(MeterProvider([PeriodicExportingMetricReader(exporter)], resource=resource))
 
 
-def _span_processor(environment: Mapping[str, str]) -> Any:
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter
-
-    exporter = _exporter(environment, "OTEL_TRACES_EXPORTER")
-    if exporter == "console":
-        return BatchSpanProcessor(ConsoleSpanExporter())
-    if exporter != "otlp":
-        return None
-    try:
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-    except ImportError:
-        _log.warning(_NO_EXPORTER)
-        return None
-    return BatchSpanProcessor(OTLPSpanExporter())
-
-
-def _metric_reader(environment: Mapping[str, str]) -> Any:
-    from opentelemetry.sdk.metrics.export import ConsoleMetricExporter, PeriodicExportingMetricReader
-
-    exporter = _exporter(environment, "OTEL_METRICS_EXPORTER")
-    if exporter == "console":
-        return PeriodicExportingMetricReader(ConsoleMetricExporter())
-    if exporter != "otlp":
-        return None
-    try:
-        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
-    except ImportError:
-        _log.warning(_NO_EXPORTER)
-        return None
-    return PeriodicExportingMetricReader(OTLPMetricExporter())
-
-
-def _exporter(environment: Mapping[str, str], variable: str) -> str:
-    """Read the name of an exporter from a variable, or return `none` if it is not supported."""
+def _open_exporter(environment: Mapping[str, str], variable: str, console: Callable[[], Any], module: str, otlp: str) -> Any:
+    """Create the exporter that a variable selects, or return None if it selects none."""
     name = environment.get(variable) or "otlp"
-    if name not in {"otlp", "console", "none"}:
-        _log.warning("%s=%s is not supported and is ignored. Use otlp, console or none.", variable, name)
-        return "none"
-    return name
+    if name == "console":
+        return console()
+    if name != "otlp":
+        if name != "none":
+            _log.warning("%s=%s is not supported and is ignored. Use otlp, console or none.", variable, name)
+        return None
+    try:
+        return getattr(importlib.import_module(f"opentelemetry.exporter.otlp.proto.http.{module}"), otlp)()
+    except ImportError:
+        _log.warning("The OTLP exporter of OpenTelemetry is not installed. Run pip install 'gc-assets[otel]'.")
+        return None
