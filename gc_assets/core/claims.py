@@ -9,7 +9,7 @@ lakes. Owners are looked up once for each directory.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
@@ -155,27 +155,22 @@ class Claims:
         Args:
             directory: The directory with a trailing `/`, or "" for the root of the storage.
         """
-        deepest, start = None, directory
-        while True:
-            if directory in self.owners:
-                found = self.owners[directory]
-                if found is None or (directory in self.names and directory != start):
+        deepest = None
+        for at in upwards(directory):
+            if at in self.owners:
+                found = self.owners[at]
+                if found is None or (at in self.names and at != directory):
                     return None
                 deepest = deepest or found
-            if not directory:
-                return deepest
-            directory = directory[: directory[:-1].rfind("/") + 1]
+        return deepest
 
     def deepest(self, directory: str) -> str:
         """Return the deepest claimed or shielded prefix that contains a directory, or ""."""
-        while directory and directory not in self.owners:
-            directory = directory[: directory[:-1].rfind("/") + 1]
-        return directory
+        return next((at for at in upwards(directory) if at in self.owners), "")
 
     def is_by_name(self, keys: pa.Array) -> pa.Array:
         """Return a mask that is true for keys in claims restricted to certain file names."""
-        directories = pc.replace_substring_regex(keys, "[^/]*$", "")
-        return pc.is_in(directories, pa.array(sorted(self.names), keys.type))
+        return pc.is_in(directories_of(keys), pa.array(sorted(self.names), keys.type))
 
     def resolve(self, keys: pa.Array) -> tuple[pa.Array, pa.Array]:
         """Look up the owners of many keys.
@@ -184,7 +179,7 @@ class Claims:
             A column of lakes and a column of table uuids. In rows of keys without an owner, both
             are null.
         """
-        directories = pc.replace_substring_regex(keys, "[^/]*$", "").dictionary_encode()
+        directories = directories_of(keys).dictionary_encode()
         owners = [self.owner(directory) for directory in directories.dictionary.to_pylist()]
         lakes = pa.array([owner.lake if owner else None for owner in owners], pa.string()).take(directories.indices)
         tables = pa.array([owner.table_uuid if owner else None for owner in owners], pa.string()).take(directories.indices)
@@ -196,3 +191,16 @@ class Claims:
             is_claimed = pc.match_substring_regex(pc.replace_substring_regex(keys, "(?s)^.*/", ""), f"^(?:{pattern})$")
             shielded = pc.or_(shielded, pc.and_not(inside, is_claimed))
         return pc.if_else(shielded, no_owner, lakes), pc.if_else(shielded, no_owner, tables)
+
+
+def upwards(directory: str) -> Iterator[str]:
+    """Yield a directory, each of its ancestors, and "" for the whole storage."""
+    while directory:
+        yield directory
+        directory = directory[: directory[:-1].rfind("/") + 1]
+    yield ""
+
+
+def directories_of(keys: pa.Array) -> pa.Array:
+    """Return the directory of each key, with a trailing slash, or "" for the root of the storage."""
+    return pc.replace_substring_regex(keys, "[^/]*$", "")

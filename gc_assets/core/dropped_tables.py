@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from gc_assets.core.claims import directories_of, upwards
 from gc_assets.core.moments import to_micros
 from gc_assets.core.printable import show
 
@@ -295,7 +296,7 @@ class AdoptableFiles:
         older = keys.filter(is_older)
         if not len(older):
             return is_older
-        directories = pc.replace_substring_regex(older, "[^/]*$", "").dictionary_encode()
+        directories = directories_of(older).dictionary_encode()
         first = [next((self.first[at] for at in upwards(name) if at in self.first), 0) for name in directories.dictionary.to_pylist()]
         is_adoptable = pc.less(times.filter(is_older), pa.array(first, pa.int64()).take(directories.indices))
         return pc.replace_with_mask(is_older, is_older, is_adoptable)
@@ -590,7 +591,7 @@ class DroppedPrefixes:
 
     def find(self, keys: pa.Array, modified: pa.Array) -> pa.Array:
         """Return a column with the index of the dropped table that gets each file, or null."""
-        directories = pc.replace_substring_regex(keys, "[^/]*$", "").dictionary_encode()
+        directories = directories_of(keys).dictionary_encode()
         prefixes = [self.find_prefix(name) for name in directories.dictionary.to_pylist()]
         claimed = pa.array(prefixes, pa.string()).take(directories.indices).dictionary_encode()
         claims = pc.fill_null(claimed.indices, -1).to_numpy(zero_copy_only=False)
@@ -615,7 +616,7 @@ class DroppedPrefixes:
         Args:
             tables: For each file, the index of the dropped table whose commits reference it.
         """
-        directories = pc.replace_substring_regex(keys, "[^/]*$", "").dictionary_encode()
+        directories = directories_of(keys).dictionary_encode()
         prefixes = [self.find_prefix(name) for name in directories.dictionary.to_pylist()]
         directory = directories.indices.to_numpy(zero_copy_only=False)
         found = np.ones(len(keys), bool)
@@ -634,7 +635,7 @@ class DroppedPrefixes:
 
     def _find_claimed(self, keys: pa.Array, is_wanted: Callable[[str], bool]) -> NDArray[np.bool_]:
         """Return a mask of the files whose longest prefix of dropped tables meets a condition."""
-        directories = pc.replace_substring_regex(keys, "[^/]*$", "").dictionary_encode()
+        directories = directories_of(keys).dictionary_encode()
         prefixes = map(self.find_prefix, directories.dictionary.to_pylist())
         wanted = np.array([prefix is not None and is_wanted(prefix) for prefix in prefixes], bool)
         return wanted[directories.indices.to_numpy(zero_copy_only=False)]
@@ -687,14 +688,6 @@ class TableSelection:
 
 
 ALL_TABLES: Final = TableSelection(are_excluded=True)
-
-
-def upwards(directory: str) -> Iterator[str]:
-    """Yield a directory, each of its ancestors, and "" for the whole storage."""
-    while directory:
-        yield directory
-        directory = directory[: directory[:-1].rfind("/") + 1]
-    yield ""
 
 
 def select_due(tables: Iterable[DroppedTable], present: Collection[str]) -> list[tuple[str, DroppedTable]]:

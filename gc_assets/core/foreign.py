@@ -22,7 +22,7 @@ each directory.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Protocol
@@ -32,7 +32,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from gc_assets.core.claims import Claims
+from gc_assets.core.claims import Claims, directories_of, upwards
 from gc_assets.core.hashing import xxhash64
 
 OTHER_FORMAT, NEW_CLAIM, HIDDEN_PATH, UNKNOWN_DIRECTORY = "other_format", "new_claim", "hidden_path", "unknown_directory"
@@ -118,7 +118,7 @@ class ClaimAges:
         Returns:
             True if the table has a claim on the prefix, and the claim's earliest creation time.
         """
-        for at in _upwards(prefix):
+        for at in upwards(prefix):
             times = self.since.get(at, {})
             # If a lake claims a prefix for itself, it contains the locations of all its tables.
             for name in (table, ""):
@@ -131,7 +131,7 @@ class ClaimAges:
 
         If several tables claim this prefix, the earliest time counts.
         """
-        for at in _upwards(directory):
+        for at in upwards(directory):
             if times := self.since.get(at):
                 return None if None in times.values() else min(time for time in times.values() if time is not None)
         return None
@@ -283,10 +283,10 @@ class KnownFiles:
         if wanted[_EXACT]:
             hits = pc.is_in(keys, pa.array(sorted(wanted[_EXACT]), keys.type))
             found |= {_EXACT + key for key in keys.filter(hits).to_pylist()}
-        directories = _directories(keys).dictionary_encode()
+        directories = directories_of(keys).dictionary_encode()
         every = directories.dictionary.to_pylist()
         if wanted[_UNDER]:
-            found |= {_UNDER + at for name in every for at in _upwards(name) if at in wanted[_UNDER]}
+            found |= {_UNDER + at for name in every for at in upwards(name) if at in wanted[_UNDER]}
         if wanted[_OWN_IN]:
             own = pc.unique(directories.indices.filter(pc.match_substring_regex(_names(keys), self._own)))
             names = directories.dictionary.take(own).to_pylist()
@@ -368,7 +368,7 @@ class _Directory:
     is_strange: bool
 
     def decide(self, known: Collection[str], roots: Collection[str]) -> _Verdict:
-        root = next((at for at in _upwards(self.name) if at in roots and len(at) >= len(self.top)), None) if roots else None
+        root = next((at for at in upwards(self.name) if at in roots and len(at) >= len(self.top)), None) if roots else None
         hidden = self.hidden if self.hidden is not None and _UNDER + self.hidden not in known else None
         is_unknown = bool(self.targets) and not any(target in known for target in self.targets)
         return _Verdict(root, self.since, self.seen, hidden, is_unknown, self.accepted)
@@ -397,7 +397,7 @@ class _Groups:
     @classmethod
     def of(cls, rules: ForeignRules, files: pa.RecordBatch) -> _Groups:
         keys = pc.replace_substring_regex(files.column("key"), SIDE_FILE, r"\1\2")
-        directories, names = _directories(keys).dictionary_encode(), _names(keys)
+        directories, names = directories_of(keys).dictionary_encode(), _names(keys)
         is_own = pa.repeat(pa.scalar(False), files.num_rows)
         for lake, pattern in rules.own_names.items():
             mine = pc.fill_null(pc.equal(files.column("lake"), lake), False)
@@ -422,7 +422,7 @@ def _describe(rules: ForeignRules, name: str, *, is_strange: bool) -> _Directory
         # existing files with `add_files`, next to files of other applications. Metadata proves
         # little as well, because it is in the location from the start.
         targets = (_OWN_IN + name,)
-    is_listed = any(at in rules.listed for at in _upwards(name))
+    is_listed = any(at in rules.listed for at in upwards(name))
     accepted = tuple(item for item in rules.accepted if name.startswith(item.prefix) and not (item.of_table and is_listed))
     since = rules.ages.of_directory(name)
     seen = rules.seen.of_directory(name) or since
@@ -443,18 +443,6 @@ def _hidden_prefix(prefix: str, below: str) -> str | None:
 def has_hidden_directory(path: str) -> bool:
     """Return True if a relative path has a hidden directory, which users must accept separately."""
     return _hidden_prefix("", path) is not None
-
-
-def _upwards(directory: str) -> Iterator[str]:
-    """Yield the directory, each of its ancestors, and "" for the whole storage."""
-    while directory:
-        yield directory
-        directory = directory[: directory[:-1].rfind("/") + 1]
-    yield ""
-
-
-def _directories(keys: pa.Array) -> pa.Array:
-    return pc.replace_substring_regex(keys, "[^/]*$", "")
 
 
 def _names(keys: pa.Array) -> pa.Array:
