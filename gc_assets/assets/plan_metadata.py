@@ -14,7 +14,6 @@ from gc_assets.assets.page_actions import to_page_message
 from gc_assets.assets.plan_card import SHORT_ID, plan_card
 from gc_assets.config.models import Config
 from gc_assets.core.plan import PlanHeader
-from gc_assets.core.units import count_of, format_bytes
 from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.read.plan_tables import TableAmounts, amounts_by_table, list_largest
 from gc_assets.stages.read.reversibility import reversibility_json
@@ -78,7 +77,7 @@ def _count_unowned(context: RunContext, storage: str) -> dict[str, Any]:
     """Return metadata with the amount of files that no lake claims, if any."""
     if context.find(ORPHAN_FILES, storage) is None or not (amount := unowned_files(context, storage)).files:
         return {}
-    return {"unowned": _paragraph(f"{count_of(amount.files, 'file')} ({format_bytes(amount.bytes)}). {' '.join(UNOWNED_NOTES)}")}
+    return {"unowned": _paragraph(f"{amount}. {' '.join(UNOWNED_NOTES)}")}
 
 
 def _paragraph(text: str) -> dg.MarkdownMetadataValue:

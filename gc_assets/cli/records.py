@@ -10,7 +10,7 @@ import click
 from gc_assets.cli.context import Settings, by_option, comment_option, common_options, format_option
 from gc_assets.cli.output import print_command, print_data, print_message, with_old_keys, write_json
 from gc_assets.core.commands import command
-from gc_assets.core.units import count_of, format_bytes
+from gc_assets.core.units import count_of
 
 
 @click.command("accept", short_help="Accept that a table that no catalog lists is dead.")
@@ -234,10 +234,7 @@ def adopt_command(settings: Settings, storage: str, by: str, comment: str, forma
         found = {"files": amount.files, "bytes": amount.bytes, "plans": result.adopted.plan_ids, "ended": list(result.ended)}
         write_json([{"storage": storage, **found}])
     elif amount.files:
-        click.echo(
-            f"storage {storage}: {count_of(amount.files, 'file')} ({format_bytes(amount.bytes)}) are now "
-            f"recorded as quarantined (by {by.strip()})"
-        )
+        click.echo(f"storage {storage}: {amount} are now recorded as quarantined (by {by.strip()})")
     if result.skipped:
         first = result.skipped[0]
         print_message(

@@ -261,14 +261,9 @@ def plan_line(header: PlanHeader, label: str | None = None) -> str:
         label: The name of the storage in `lakes.yaml`, if it differs from the recorded name.
     """
     gates = "gates passed" if not header.failed_gates else "refused by " + ", ".join(gate.name for gate in header.failed_gates)
-    after = header.after_expiry
-    frees = f"; {count_of(after.files, 'file')} ({format_bytes(after.bytes)}) wait for its history edits" if after.files else ""
-    held = header.held_for_expiry
-    waits = (
-        f"; {count_of(held.files, 'file')} ({format_bytes(held.bytes)}) wait for history edits that this plan does not make"
-        if held.files
-        else ""
-    )
+    after, held = header.after_expiry, header.held_for_expiry
+    frees = f"; {after} wait for its history edits" if after.files else ""
+    waits = f"; {held} wait for history edits that this plan does not make" if held.files else ""
     aborts = f"; aborts {header.uploads}" if header.uploads.count else ""
     unreadable = (
         f"; unreadable: {', '.join(item.name for item in header.unreadable[:5])}, so nothing is purged" if header.unreadable else ""

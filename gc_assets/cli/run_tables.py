@@ -51,12 +51,11 @@ def print_run(context: RunContext, storages: Sequence[str]) -> None:
     for storage in storages:
         _print_dropped(context, storage, set(lakes))
         if context.storage(storage).protect:
-            label, found = context.config.label_of(storage), _describe(protected_files(context, storage))
+            label, found = context.config.label_of(storage), protected_files(context, storage)
             print_message(f"Protected in storage {label}: {found} not needed by any lake, but kept by `protect` in lakes.yaml.")
         if (amount := unowned_files(context, storage)).files:
-            label, found = context.config.label_of(storage), _describe(amount)
             not_planned, dropped = UNOWNED_NOTES
-            print_message(f"Unowned in storage {label}: {found}. {not_planned}")
+            print_message(f"Unowned in storage {context.config.label_of(storage)}: {amount}. {not_planned}")
             print_message(dropped)
 
 
@@ -125,10 +124,6 @@ def _row(context: RunContext, item: RunTable, purged: Amount | None) -> dict[str
         _PURGED: _amount(purged),
         "policy keeps": item.policy,
     }
-
-
-def _describe(amount: Amount) -> str:
-    return f"{count_of(amount.files, 'file')} ({format_bytes(amount.bytes)})"
 
 
 def _amount(amount: Amount | None, unsized: int = 0) -> str:

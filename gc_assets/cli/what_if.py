@@ -112,12 +112,9 @@ def write_amounts(rows: Sequence[Mapping[str, Any]], format_: str) -> None:
 def describe_effect(effect: Effect, run_context: RunContext) -> str:
     """Summarize the changes under the other policy in one sentence."""
     freed, kept, commits = effect.freed, effect.kept, effect.expired
-    more, live_again = (
-        f"{count_of(freed.files, 'more file')} ({format_bytes(freed.bytes)})",
-        f"{count_of(kept.files, 'file')} ({format_bytes(kept.bytes)})",
-    )
+    more = f"{count_of(freed.files, 'more file')} ({format_bytes(freed.bytes)})"
     retained = f"{count_of(abs(commits), 'commit')} {'fewer' if commits > 0 else 'more'}" if commits else "the same commits"
     return (
-        f"{run_context.run_date}, {effect.scenario.label}: {more} would be garbage, {live_again} of its garbage would be live, "
+        f"{run_context.run_date}, {effect.scenario.label}: {more} would be garbage, {kept} of its garbage would be live, "
         f"{retained} would be retained. Nothing was changed."
     )

@@ -357,9 +357,8 @@ def new_claims(claims: int, files: Amount, samples: Sequence[str], others: Amoun
     message = "no file is older than a new claim on it."
     if claims:
         message = (
-            f"{count_of(claims, 'new claim', 'contain')} {count_of(files.files, 'file')} "
-            f"({format_bytes(files.bytes)}) that are older than the claim and "
-            f"may belong to others. They are not planned: {show_list(samples, separator='; ')}."
+            f"{count_of(claims, 'new claim', 'contain')} {files} that are older than the claim and may belong to others. They are not "
+            f"planned: {show_list(samples, separator='; ')}."
         )
     if others.files:
         message += (

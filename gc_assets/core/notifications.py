@@ -15,7 +15,7 @@ from gc_assets.core.gate_messages import message_of
 from gc_assets.core.moments import format_minute
 from gc_assets.core.plan import Amount, PlanHeader, PlanSummary, Unreadable
 from gc_assets.core.rehearsals import mark_rehearsal
-from gc_assets.core.units import count_of, format_bytes
+from gc_assets.core.units import count_of
 
 Event = Literal[
     "plan_ready",
@@ -245,7 +245,7 @@ def _plan_notification(plan: PlanHeader | PlanSummary, event: Event, title: str,
 def _amounts(header: PlanHeader) -> str:
     total = Amount.total(header.totals.values())
     edits = sum(header.expiry_actions.values())
-    found = [f"{count_of(total.files, 'file')} ({format_bytes(total.bytes)})"] if total.files else []
+    found = [str(total)] if total.files else []
     found += [f"{count_of(edits, 'history edit')}"] if edits else []
     paths = sum(header.deleted_paths.values())
     found += [f"{count_of(paths, 'path')} deleted on branches"] if paths else []

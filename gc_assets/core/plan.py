@@ -68,6 +68,9 @@ class Amount(StrictModel):
         listed = list(amounts)
         return cls(files=sum(amount.files for amount in listed), bytes=sum(amount.bytes for amount in listed))
 
+    def __str__(self) -> str:
+        return f"{count_of(self.files, 'file')} ({format_bytes(self.bytes)})"
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class BranchShare:
