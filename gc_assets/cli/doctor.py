@@ -19,6 +19,7 @@ import click
 from gc_assets.cli.context import Settings, common_options, format_option, wide_option
 from gc_assets.cli.output import print_message, write_json
 from gc_assets.core.errors import GcError, UsageError
+from gc_assets.core.findings import FAIL, OK, SKIPPED, WARN, Finding
 from gc_assets.core.units import count_of
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from gc_assets.cli.progress import CommandProgress
     from gc_assets.config.models import SparkConfig
     from gc_assets.resources.platform import Platform
-    from gc_assets.stages.read.doctor import Finding
 
 
 # Usually, a task on this machine takes about a second. The limit leaves room for a busy machine.
@@ -57,7 +57,6 @@ def doctor_command(settings: Settings, repair: bool, show_all: bool, format_: st
       gc-assets doctor --repair
     """
     from gc_assets.cli.progress import CommandProgress, show_progress
-    from gc_assets.core.findings import FAIL, SKIPPED, WARN
     from gc_assets.engine.progress import measure_work
     from gc_assets.state.journal import SET_ASIDE
 
@@ -109,7 +108,6 @@ def _run_checks(platform: Platform, progress: CommandProgress, *, verbose: bool)
 def _check_spark(platform: Platform, *, verbose: bool) -> Iterator[Finding]:
     from gc_assets.cli.context import open_spark
     from gc_assets.config.spark import is_local, without_parameters
-    from gc_assets.stages.read.doctor import FAIL, OK, Finding
 
     config = platform.config.spark
     where = config.remote if config.mode == "connect" else config.master
@@ -142,7 +140,6 @@ def _check_session(platform: Platform, where: str, *, verbose: bool) -> Finding:
     """Run a Python task in the Spark session that a run on this machine would use."""
     from gc_assets.cli.context import open_spark
     from gc_assets.resources.executors import describe_executors
-    from gc_assets.stages.read.doctor import FAIL, OK, Finding
 
     began, action = monotonic(), "Fix this before the next run."
     try:
@@ -162,7 +159,6 @@ def _check_versions() -> Finding:
     import pyspark
 
     from gc_assets.resources.spark_version import require_supported
-    from gc_assets.stages.read.doctor import FAIL, OK, Finding
 
     found = f"this process has pyspark {pyspark.__version__} and Python {machine.python_version()}"
     try:
@@ -174,7 +170,6 @@ def _check_versions() -> Finding:
 
 def _describe_cluster(spark: SparkSession, where: str) -> Finding:
     from gc_assets.resources.executors import describe_executors
-    from gc_assets.stages.read.doctor import FAIL, OK, Finding
 
     try:
         executor = describe_executors(spark, where)
@@ -187,7 +182,6 @@ def _describe_cluster(spark: SparkSession, where: str) -> Finding:
 def _check_java(config: SparkConfig) -> Iterator[Finding]:
     from gc_assets.resources.class_archive import COMMAND, jvm_options
     from gc_assets.resources.java import ensure_java_home
-    from gc_assets.stages.read.doctor import FAIL, OK, Finding
 
     try:
         home = ensure_java_home()
@@ -202,7 +196,6 @@ def _check_java(config: SparkConfig) -> Iterator[Finding]:
 def _check_submit_program(config: SparkConfig) -> Finding:
     from gc_assets.remote.spark_submit import submit_program, submit_version
     from gc_assets.resources.spark_version import SUPPORTED, is_supported
-    from gc_assets.stages.read.doctor import FAIL, OK, Finding
 
     program = submit_program(config)
     if shutil.which(program) is None:

@@ -142,8 +142,7 @@ def _foreign_files(context: RunContext) -> Iterator[str]:
     for storage in context.config.storages:
         found = context.table(ORPHAN_FILES, storage.name).summary(OrphanFilesSummary).foreign_amount
         if found.files:
-            amount = f"{count_of(found.files, 'file')} ({_size(found.bytes)})"
-            yield f"{storage.name}: {amount} may belong to others and are not planned. See Foreign files in docs/safety.md."
+            yield f"{storage.name}: {found} may belong to others and are not planned. See Foreign files in docs/safety.md."
 
 
 def _print_scan(context: RunContext, terms: ScanTerms) -> None:
@@ -156,7 +155,7 @@ def _print_scan(context: RunContext, terms: ScanTerms) -> None:
     rows: list[dict[str, Any]] = []
     for name in storages:
         steps = breakdown_steps(context.table(ORPHAN_FILES, name).summary(OrphanFilesSummary))
-        rows += [{"storage": name, "share": step.label, "files": step.files, "size": _size(step.size_bytes)} for step in steps]
+        rows += [{"storage": name, "share": step.label, "files": step.files, "size": format_bytes(step.size_bytes)} for step in steps]
     print_data("STORAGES")
     write_table(rows, ("storage", "share", "files", "size"))
     tables = summarize_tables(context, [lake.name for lake in context.config.lakes], storages)
@@ -180,11 +179,7 @@ def _table_row(item: RunTable) -> dict[str, Any]:
 
 
 def _amount(amount: Amount | None) -> str:
-    return "" if amount is None else f"{amount.files:,} ({_size(amount.bytes)})"
-
-
-def _size(size_bytes: int) -> str:
-    return format_bytes(size_bytes)
+    return "" if amount is None else f"{amount.files:,} ({format_bytes(amount.bytes)})"
 
 
 def _write_page(context: RunContext, terms: ScanTerms, output: str) -> None:
