@@ -23,6 +23,11 @@ def is_permanent(error: Exception) -> bool:
     return isinstance(error, OSError) and error.errno in _PERMANENT
 
 
+def reason_of(error: Exception) -> str:
+    """Return the message of an error, without the path that is part of the text of an `OSError`."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
 def summarize(error: Exception) -> str:
     """Return the first two lines of a validation error, which describe the first invalid value."""
     return "; ".join(str(error).splitlines()[:2])

@@ -52,6 +52,21 @@ def to_message(text: str) -> str:
     return _LINE_BREAK.sub("\n", escape(_cut(text, MAX_MESSAGE)))
 
 
+def is_utf8(name: bytes) -> bool:
+    if name.isascii():
+        return True
+    try:
+        name.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def decode_name(name: bytes) -> str:
+    r"""Decode a key or file name. Bytes that are not UTF-8 become `\xNN`."""
+    return name.decode("utf-8", "backslashreplace")
+
+
 def _escape_letter(letter: str) -> str:
     return letter.encode("unicode_escape", "surrogatepass").decode()
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from gc_assets.core.errors import UsageError
 from gc_assets.core.objects import Objects
 from gc_assets.core.phases import ABSENT
 from gc_assets.stores.protocol import RESERVED_PREFIX, PlannedAction, Result
 
-# A plan id that can be part of a key or the name of a directory.
 PLAN_ID: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]*")
 
 
@@ -22,6 +22,12 @@ class TrashedObject:
     plan_id: str
     key: str
     size_bytes: int
+
+
+def require_plan_id(plan_id: str) -> None:
+    """Raise `UsageError` unless a plan id can be part of a key or path."""
+    if not PLAN_ID.fullmatch(plan_id):
+        raise UsageError(f"plan id {plan_id!r} cannot be part of a key; expected letters, digits, `_` and `-`")
 
 
 def trash_key(plan_id: str, key: str) -> str:

@@ -18,7 +18,7 @@ from typing import Final
 from gc_assets.azure.bucket import AzureBucket
 from gc_assets.azure.pages import ListedPage
 from gc_assets.buckets.protocol import Page
-from gc_assets.core.errors import StoreError
+from gc_assets.core.errors import StoreError, reason_of
 from gc_assets.core.urls import is_addressable
 from gc_assets.stores.conditional.listing import Range, RowBuffer
 from gc_assets.stores.listing import NOT_IN_URLS
@@ -80,8 +80,7 @@ class AzureListingTask:
                         leftover.append(replace(part, marker=found.marker))
                         break
             except (OSError, StoreError) as error:
-                text = (error.strerror if isinstance(error, OSError) else None) or str(error)
-                rows.problems.append(Problem(part.directory, "unreadable", f"the keys under this prefix: {text}"))
+                rows.problems.append(Problem(part.directory, "unreadable", f"the keys under this prefix: {reason_of(error)}"))
             if directories:
                 kept = f"{directories:,} directory entries without content under this prefix: kept"
                 rows.problems.append(Problem(part.directory, "special", kept))

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 from gc_assets.buckets.protocol import Change, ConditionalBucket, Deletion
 from gc_assets.buckets.requests import map_concurrently, pause_before_retry
-from gc_assets.core.errors import StoreError, is_permanent
+from gc_assets.core.errors import StoreError, is_permanent, reason_of
 from gc_assets.core.phases import DENIED, DONE, FAILED
 from gc_assets.stores.protocol import RESERVED_PREFIX, PlannedAction, Result
 
@@ -137,7 +137,7 @@ def run_guarded(planned: PlannedAction, act: Callable[[], _Step]) -> _Step | Res
 
 def to_failure(planned: PlannedAction, error: OSError | StoreError) -> Result:
     """Convert the error of a request to the result of a planned action."""
-    text = f"{planned.action} {planned.key!r}: {(error.strerror if isinstance(error, OSError) else None) or error}"
+    text = f"{planned.action} {planned.key!r}: {reason_of(error)}"
     return Result(DENIED if is_permanent(error) else FAILED, text)
 
 

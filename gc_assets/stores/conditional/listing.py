@@ -20,7 +20,8 @@ import pyarrow as pa
 
 from gc_assets.buckets.identity import build_identities
 from gc_assets.buckets.protocol import ConditionalBucket, Page
-from gc_assets.core.errors import StoreError
+from gc_assets.core.errors import StoreError, reason_of
+from gc_assets.core.printable import decode_name, is_utf8
 from gc_assets.stores.listing import INVENTORY_SCHEMA
 from gc_assets.stores.protocol import LISTING_SOURCE, RESERVED_PREFIX, ListingBatch, ListingTask, Problem
 
@@ -97,7 +98,7 @@ class BucketListingTask:
                         break
                     read_to = last
             except (OSError, StoreError, UnicodeDecodeError) as error:
-                rows.problems.append(Problem(_to_printable(read_to), "unreadable", f"the keys after this one: {_error_text(error)}"))
+                rows.problems.append(Problem(decode_name(read_to), "unreadable", f"the keys after this one: {reason_of(error)}"))
         yield rows.take(_distribute(self, [*leftover, *pending], TASKS_PER_WORKER * self.parallelism))
 
     def _find_split(self, page: Page, key_range: Range) -> bytes | None:
@@ -215,14 +216,6 @@ def _relative_key(key: bytes | None, prefix: str) -> bytes | None:
     return None if key is None else key[len(prefix.encode()) :]
 
 
-def _error_text(error: Exception) -> str:
-    return (error.strerror if isinstance(error, OSError) else None) or str(error)
-
-
-def _to_printable(key: bytes) -> str:
-    return key.decode("utf-8", "backslashreplace")
-
-
 @dataclass(slots=True)
 class RowBuffer:
     """Collects the listed objects and problems that were found since the last call of `take`."""
@@ -263,10 +256,8 @@ class RowBuffer:
         if not key:
             self.problems.append(Problem("", "special", "the key equals the storage's prefix: kept"))
             return False
-        try:
-            key.decode()
-        except UnicodeDecodeError:
-            self.problems.append(Problem(_to_printable(key), "not_utf8", "the key is not UTF-8: kept"))
+        if not is_utf8(key):
+            self.problems.append(Problem(decode_name(key), "not_utf8", "the key is not UTF-8: kept"))
             return False
         return True
 

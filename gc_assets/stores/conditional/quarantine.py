@@ -17,7 +17,7 @@ import pyarrow as pa
 from gc_assets.buckets.identity import token_of
 from gc_assets.buckets.protocol import QUARANTINED, RESTORED, ConditionalBucket, Deletion, ObjectInfo
 from gc_assets.buckets.requests import map_concurrently, pause_before_retry
-from gc_assets.core.errors import UsageError, is_permanent
+from gc_assets.core.errors import is_permanent
 from gc_assets.core.phases import ABSENT, CHANGED, DENIED, DONE, FAILED
 from gc_assets.stores.conditional.batches import ATTEMPTS, RowDeletion, Step, delete_prepared, run_guarded, to_failure, to_refusal
 from gc_assets.stores.key_limits import KeyLimits
@@ -32,16 +32,6 @@ def find_trash_limits(bucket: ConditionalBucket) -> KeyLimits:
     added = f"{bucket.prefix}{trash_key('0' * 64, '')}"
     segments = None if bucket.max_key_segments is None else bucket.max_key_segments - added.count("/")
     return KeyLimits(bucket.max_key_bytes - len(added.encode()), segments)
-
-
-def require_plan_id(plan_id: str) -> None:
-    """Check that a plan id can be part of a key.
-
-    Raises:
-        UsageError: If it contains other characters than letters, digits, `_` and `-`.
-    """
-    if not PLAN_ID.fullmatch(plan_id):
-        raise UsageError(f"plan id {plan_id!r} cannot be part of a key; expected letters, digits, `_` and `-`")
 
 
 @dataclass(frozen=True, slots=True)

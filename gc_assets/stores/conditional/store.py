@@ -25,7 +25,6 @@ from gc_assets.stores.conditional.quarantine import (
     DeferredQuarantine,
     TrashQuarantine,
     find_trash_limits,
-    require_plan_id,
 )
 from gc_assets.stores.key_limits import KeyLimits
 from gc_assets.stores.listing import parse_modification_times
@@ -42,7 +41,7 @@ from gc_assets.stores.protocol import (
     Traits,
     UploadAborter,
 )
-from gc_assets.stores.trash import trash_key
+from gc_assets.stores.trash import require_plan_id, trash_key
 
 # A wrong endpoint is detected within seconds, but a short outage of the server is tolerated.
 _ACCESS_ATTEMPTS: Final = 4

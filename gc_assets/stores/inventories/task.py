@@ -18,7 +18,8 @@ import pyarrow.compute as pc
 
 from gc_assets.buckets.identity import build_identities
 from gc_assets.buckets.protocol import ConditionalBucket
-from gc_assets.core.errors import FormatError, StoreError
+from gc_assets.core.errors import FormatError, StoreError, reason_of
+from gc_assets.core.printable import decode_name, is_utf8
 from gc_assets.core.urls import is_addressable
 from gc_assets.stores.inventories.columns import read_batches, strip_prefix
 from gc_assets.stores.inventories.readers import READERS
@@ -78,8 +79,8 @@ class ReportTask:
                     yield self._to_listing_batch(reader.normalize_rows(raw, self.manifest.bucket), raw.num_rows)
             _require_rows(file, read)
         except (OSError, FormatError, StoreError, pa.ArrowException) as error:
-            reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-            yield ListingBatch(_EMPTY, (Problem(file.address, "unreadable", f"a file of report {self.manifest.name}: {reason}"),))
+            found = f"a file of report {self.manifest.name}: {reason_of(error)}"
+            yield ListingBatch(_EMPTY, (Problem(file.address, "unreadable", found),))
 
     def _to_listing_batch(self, rows: pa.RecordBatch, read: int) -> ListingBatch:
         prefix = self.bucket.prefix.encode()
@@ -127,10 +128,10 @@ def _split_addressable(rows: pa.RecordBatch) -> tuple[pa.RecordBatch, tuple[Prob
         is_text = pa.repeat(True, rows.num_rows)
         rows.column("key").cast(pa.string())
     except pa.ArrowInvalid:
-        is_text = pa.array([_is_text(key) for key in rows.column("key").to_pylist()], pa.bool_())
+        is_text = pa.array(map(is_utf8, rows.column("key").to_pylist()), pa.bool_())
     is_named = pc.not_equal(rows.column("key"), b"")
     problems = [
-        Problem(key.decode("utf-8", "backslashreplace"), "not_utf8", "the key is not UTF-8: kept")
+        Problem(decode_name(key), "not_utf8", "the key is not UTF-8: kept")
         for key in rows.filter(pc.invert(is_text)).column("key").to_pylist()
     ]
     problems += [Problem("", "special", "the key equals the storage's prefix: kept")] * (rows.num_rows - is_named.true_count)
@@ -144,14 +145,6 @@ def _split_dotted(rows: pa.RecordBatch) -> tuple[pa.RecordBatch, tuple[Problem, 
     unnamed = [key for key in dotted.to_pylist() if not is_addressable(key)]
     kept = rows.filter(pc.invert(pc.is_in(keys, pa.array(unnamed, pa.string()))))
     return kept, tuple(Problem(key, "special", NOT_IN_URLS) for key in unnamed)
-
-
-def _is_text(key: bytes) -> bool:
-    try:
-        key.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _copy_file(report_files: ReportFiles, file: DataFile, copy: IO[bytes]) -> None:

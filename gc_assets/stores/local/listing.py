@@ -27,9 +27,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gc_assets.core.errors import StoreError
+from gc_assets.core.errors import StoreError, reason_of
+from gc_assets.core.printable import decode_name, is_utf8
 from gc_assets.stores.listing import INVENTORY_SCHEMA
-from gc_assets.stores.local.objects import EPOCH, is_utf8, local_path, modified_ns, printable
+from gc_assets.stores.local.objects import EPOCH, local_path, modified_ns
 from gc_assets.stores.protocol import LISTING_SOURCE, RESERVED_PREFIX, Directory, ListingBatch, ListingTask, Problem, ProblemKind
 
 # Larger directories are divided into shares. Listing this many entries takes a sixth of a second.
@@ -213,7 +214,7 @@ def plan_listing(
             directories = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
         except OSError as error:
             if not unit.key:
-                raise StoreError(f"storage {location}: cannot read the directory {root or '/'}: {_error_text(error)}") from error
+                raise StoreError(f"storage {location}: cannot read the directory {root or '/'}: {reason_of(error)}") from error
             settled.append(unit)  # the task that lists this directory will report the problem
             continue
         scanned += len(entries)
@@ -261,7 +262,7 @@ class _RowBuffer:
         return len(self.keys) >= BATCH_ROWS
 
     def problem(self, key: bytes, kind: ProblemKind, detail: str | OSError) -> None:
-        self.problems.append(Problem(printable(key), kind, detail if isinstance(detail, str) else _error_text(detail)))
+        self.problems.append(Problem(decode_name(key), kind, detail if isinstance(detail, str) else reason_of(detail)))
 
     def add(self, unit: Unit, directory: int, names: list[bytes]) -> tuple[list[Unit], int]:
         """Examine names in an open directory, and add the objects and problems that are found.
@@ -340,7 +341,3 @@ def _open_directory(root: str, key: str) -> Generator[tuple[int, Iterator[os.Dir
 
 def _describe_path(root: str) -> str:
     return "something else" if os.path.lexists(root) else "nothing"
-
-
-def _error_text(error: OSError) -> str:
-    return error.strerror or str(error)

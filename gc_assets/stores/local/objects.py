@@ -18,6 +18,7 @@ from typing import BinaryIO
 from gc_assets.core.deadline import READ_SECONDS, run_with_deadline
 from gc_assets.core.errors import StoreError
 from gc_assets.core.paths import FILE, scheme_of
+from gc_assets.core.printable import decode_name, is_utf8
 from gc_assets.core.regular_files import NEVER_WAIT, require_regular
 from gc_assets.core.untrusted_input import MAX_OBJECT_BYTES
 from gc_assets.stores.local.mounts import find_mount_point, may_hang
@@ -176,16 +177,6 @@ def content_of(source: BinaryIO, address: str) -> bytes:
     return content
 
 
-def is_utf8(name: bytes) -> bool:
-    if name.isascii():
-        return True
-    try:
-        name.decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
 @dataclass(frozen=True, slots=True)
 class LocalObjects:
     """Implements `Objects` for local disks.
@@ -248,7 +239,7 @@ class LocalObjects:
                 for entry in scan:
                     relative = below + entry.name
                     if not is_utf8(entry.name):
-                        raise StoreError(f"{prefix}{printable(relative)}: the name is not UTF-8, so no address can contain it; rename it")
+                        raise StoreError(f"{prefix}{decode_name(relative)}: the name is not UTF-8, so no address can contain it; rename it")
                     if entry.is_dir(follow_symlinks=False):
                         if relative != _RESERVED_NAME:
                             pending.append(relative + b"/")
@@ -276,10 +267,6 @@ def _stat(address: str) -> os.stat_result:
 
 def _path_bytes(address: str) -> bytes:
     return local_path(address).encode("utf-8")
-
-
-def printable(name: bytes) -> str:
-    return name.decode("utf-8", "backslashreplace")
 
 
 def _describe_entry(entry: os.DirEntry[bytes]) -> str:

@@ -16,7 +16,7 @@ from gc_assets.core.phases import ABSENT, CHANGED, DENIED, DONE, FAILED, Verdict
 from gc_assets.stores.local.objects import local_path
 from gc_assets.stores.local.safe_paths import SYMBOLIC_LINK, Entry, OutOfBounds, Tree, ancestors
 from gc_assets.stores.protocol import RESERVED_PREFIX, PlannedAction, Quarantine, QuarantineMode, Result
-from gc_assets.stores.trash import PLAN_ID, lost_copy_result, trash_key
+from gc_assets.stores.trash import PLAN_ID, lost_copy_result, require_plan_id, trash_key
 
 _WAY_OUT = {
     errno.EPERM: "the file is immutable or belongs to another user, or the file system lacks hard links for a restore; move it manually",
@@ -34,8 +34,7 @@ def open_quarantine(mode: QuarantineMode, location: str, plan_id: str) -> Quaran
         UsageError: If a local disk does not support the mode, or if the plan id is not suitable as
             the name of a directory.
     """
-    if not PLAN_ID.fullmatch(plan_id):
-        raise UsageError(f"plan id {plan_id!r} cannot be a directory name; expected letters, digits, `_` and `-`")
+    require_plan_id(plan_id)
     tree = Tree(local_path(location).rstrip("/") or "/")
     if mode == "trash":
         return TrashQuarantine(tree, plan_id)
