@@ -361,10 +361,10 @@ class State:
             found += [str(error) for error, is_record in damaged if not is_record]
             listed = {PastRun(group, asset, entry).path for entry in read.values()}
             receipts = {path for path, _ in self._receipts(group, asset)}
-            missing = {PastRun(group, asset, entry).path for entry in read.values() if entry.is_published} - receipts
             found += [f"{self.files.root}/{index.path} lacks the run {path}" for path in sorted(receipts - listed)]
-            missing = set() if asset in RECORDS else missing
-            found += [f"{self.files.root}/{index.path} lists the run {path}, whose receipt is missing" for path in sorted(missing)]
+            if asset not in RECORDS:
+                missing = {PastRun(group, asset, entry).path for entry in read.values() if entry.is_published} - receipts
+                found += [f"{self.files.root}/{index.path} lists the run {path}, whose receipt is missing" for path in sorted(missing)]
         return found
 
     def find_damaged_records(self) -> list[str]:
@@ -441,24 +441,21 @@ class State:
     def _remove_wrong_pointers(self, group: str, asset: str) -> list[str]:
         """Remove pointers to runs that are missing, so that the next run computes the table again."""
         changed: list[str] = []
-        for partition in self.files.directories(f"{group}/{asset}"):
-            path = f"{group}/{asset}/{partition}"
-            if partition.startswith(_PARTITION):
-                try:
-                    pointer = self._pointer(path)
-                    is_wrong = pointer is not None and self._receipt_sha256(f"{path}/{pointer[0]}") != pointer[1]
-                except StateError:
-                    is_wrong = True
-                if is_wrong:
-                    self.files.delete(f"{path}/{CURRENT}")
-                    changed.append(f"{path}/{CURRENT}")
+        for partition in self._partitions(group, asset):
+            try:
+                pointer = self._pointer(partition)
+                is_wrong = pointer is not None and self._receipt_sha256(f"{partition}/{pointer[0]}") != pointer[1]
+            except StateError:
+                is_wrong = True
+            if is_wrong:
+                self.files.delete(f"{partition}/{CURRENT}")
+                changed.append(f"{partition}/{CURRENT}")
         return changed
 
     def _find_damaged_pointers(self, group: str, asset: str) -> Iterator[str]:
-        for partition in self.files.directories(f"{group}/{asset}"):
+        for partition in self._partitions(group, asset):
             try:
-                if partition.startswith(_PARTITION):
-                    self._pointer(f"{group}/{asset}/{partition}")
+                self._pointer(partition)
             except StateError as error:
                 yield str(error)
 
@@ -572,22 +569,25 @@ class State:
         return found
 
     def _receipts(self, group: str, asset: str) -> Iterator[tuple[str, bytes]]:
-        base = f"{group}/{asset}"
-        for partition in self.files.directories(base):
-            if partition.startswith(_PARTITION):
-                self._date_of(f"{base}/{partition}")
-                for run_id in self.files.directories(f"{base}/{partition}"):
-                    path = f"{base}/{partition}/{run_id}"
-                    try:
-                        yield path, self.files.read(f"{path}/{RECEIPT}")
-                    except FileNotFoundError:
-                        continue  # the run is not finished
+        for partition in self._partitions(group, asset):
+            self._date_of(partition)
+            for run_id in self.files.directories(partition):
+                path = f"{partition}/{run_id}"
+                try:
+                    yield path, self.files.read(f"{path}/{RECEIPT}")
+                except FileNotFoundError:
+                    continue  # the run is not finished
 
     def _assets(self) -> Iterator[tuple[str, str]]:
         for group in self.files.directories(""):
             for asset in self.files.directories(group):
-                if any(name.startswith(_PARTITION) for name in self.files.directories(f"{group}/{asset}")):
+                if any(self._partitions(group, asset)):
                     yield group, asset
+
+    def _partitions(self, group: str, asset: str) -> Iterator[str]:
+        """Yield the directories of a table's run dates, relative to the state."""
+        base = f"{group}/{asset}"
+        yield from (f"{base}/{name}" for name in self.files.directories(base) if name.startswith(_PARTITION))
 
     def _receipt_sha256(self, path: str) -> str | None:
         try:
@@ -698,16 +698,14 @@ class State:
         index = Index(self.files, f"{group}/{asset}/{INDEX}")
         entries = index.read()
         published = {run_id for run_id, entry in (entries or {}).items() if entry.is_published}
-        for partition in self.files.directories(f"{group}/{asset}"):
-            path = f"{group}/{asset}/{partition}"
-            if partition.startswith(_PARTITION):
-                pointer = self._pointer(path)
-                for run_id in self.files.directories(path):
-                    started = _start_time(run_id)
-                    is_used = run_id in used or (pointer is not None and run_id == pointer[0])
-                    until = limit if run_id in published else min(limit, now - _LONGEST_RUN.total_seconds())
-                    if started is not None and started < until and not is_used:
-                        old.append(f"{path}/{run_id}")
+        for partition in self._partitions(group, asset):
+            pointer = self._pointer(partition)
+            for run_id in self.files.directories(partition):
+                started = _start_time(run_id)
+                is_used = run_id in used or (pointer is not None and run_id == pointer[0])
+                until = limit if run_id in published else min(limit, now - _LONGEST_RUN.total_seconds())
+                if started is not None and started < until and not is_used:
+                    old.append(f"{partition}/{run_id}")
         if old and entries is not None:
             removed = {path.rpartition("/")[2] for path in old}
 
