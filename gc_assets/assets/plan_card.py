@@ -21,7 +21,7 @@ from gc_assets.assets.page_actions import (
     to_page_message,
 )
 from gc_assets.config.models import Config
-from gc_assets.core.gate_messages import without_override
+from gc_assets.core.gates import without_override
 from gc_assets.core.moments import format_minute
 from gc_assets.core.outcomes import describe_not_done
 from gc_assets.core.phases import PURGE, QUARANTINE, RESTORE

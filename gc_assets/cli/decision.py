@@ -146,7 +146,7 @@ def print_next_step(config: Config, header: PlanHeader) -> None:
 
 def show_plan(platform: Platform, plan: StoredPlan) -> None:
     """Print the effects of an apply, by table and in total, so that the user can decide."""
-    from gc_assets.core.gate_messages import without_override
+    from gc_assets.core.gates import without_override
     from gc_assets.stages.read.plan_tables import amounts_by_table, list_largest
     from gc_assets.stages.read.plan_text import summarize_plans
     from gc_assets.stages.read.reversibility import describe_reversibility

@@ -229,7 +229,7 @@ def _foreign_files(header: PlanHeader) -> str | None:
 
 def _print_plan(config: Config, header: PlanHeader, format_: str) -> None:
     """Print a plan's failed gates, effects and totals, followed by the next command."""
-    from gc_assets.core.gate_messages import message_of
+    from gc_assets.core.gates import message_of
     from gc_assets.stages.read.plan_text import summarize_plans
     from gc_assets.stages.read.reversibility import describe_reversibility
     from gc_assets.stages.records.plans import approved_plans

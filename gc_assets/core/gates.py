@@ -25,6 +25,20 @@ def _result(name: str, passed: bool, message: str, *, overridable: bool, numbers
     return GateResult(name=name, passed=passed, message=to_message(message) + advice, overridable=overridable, numbers=numbers or {})
 
 
+def message_of(gate: GateResult, failed: Sequence[GateResult]) -> str:
+    """Return the message of a failed gate, without the override hint if approval is impossible.
+
+    Args:
+        failed: All failed gates of the plan. If one cannot be overridden, no approval is possible.
+    """
+    return gate.message if all(other.overridable for other in failed) else without_override(gate)
+
+
+def without_override(gate: GateResult) -> str:
+    """Remove the override hint from a gate message."""
+    return gate.message.removesuffix(OVERRIDE.format(name=gate.name)).rstrip()
+
+
 def live_set(live: int, refs: int, planned: int = 1) -> GateResult:
     """Fail if a plan has rows although the live set of the storage is empty.
 

@@ -11,7 +11,7 @@ from datetime import date, datetime, timedelta
 from typing import Any, Final, Literal, get_args
 
 from gc_assets.core.commands import command
-from gc_assets.core.gate_messages import message_of
+from gc_assets.core.gates import message_of
 from gc_assets.core.moments import format_minute
 from gc_assets.core.plan import Amount, PlanHeader, PlanSummary, Unreadable
 from gc_assets.core.rehearsals import mark_rehearsal

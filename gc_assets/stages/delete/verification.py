@@ -20,7 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 from gc_assets.core import gates
 from gc_assets.core.commands import command
 from gc_assets.core.errors import GateRefused, LakeUnreadable, StateError
-from gc_assets.core.gate_messages import without_override
+from gc_assets.core.gates import without_override
 from gc_assets.core.hashing import digest
 from gc_assets.core.plan import GateResult, PlanHeader, Unreadable
 from gc_assets.core.units import count_of

@@ -20,7 +20,7 @@ from gc_assets.core.commands import command
 from gc_assets.core.deferred_models import DEFER_BUILD
 from gc_assets.core.deprecation import REMOVED_IN, RenamedAttribute
 from gc_assets.core.errors import GateRefused, StateError, UsageError, summarize
-from gc_assets.core.gate_messages import message_of
+from gc_assets.core.gates import message_of
 from gc_assets.core.outcomes import select_not_done
 from gc_assets.core.phases import EXPIRE
 from gc_assets.core.plan import Amount, GateResult, PlanHeader, PlanSummary, completed_header, gate_name, is_intact
