@@ -37,7 +37,8 @@ def _anywhere(connections: Connections) -> EditableObjects:
 def _report_files(connections: Connections) -> ReportFiles:
     from gc_assets.stores.local.report_files import LocalReportFiles
 
-    return LocalReportFiles(connections)
+    del connections
+    return LocalReportFiles()
 
 
 def _read_identity(address: str, location: str, connections: Connections) -> str | None:

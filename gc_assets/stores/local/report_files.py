@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from gc_assets.config.connections import Connections
 from gc_assets.core.regular_files import open_regular
 from gc_assets.stores.local.objects import LocalObjects, local_path
 
@@ -20,8 +19,6 @@ class LocalReportFiles:
     In a Spark cluster, executors on all machines read the reports, so the machines must share the
     disk.
     """
-
-    connections: Connections  # not used, because disks need no settings
 
     def folders(self, location: str) -> list[str]:
         with os.scandir(local_path(location)) as entries:

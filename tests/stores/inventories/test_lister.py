@@ -171,7 +171,7 @@ class FakeBucket:
 
 def open_lister(location: Path, kind: str = "s3", bucket: FakeBucket | None = None, **settings: Any) -> ReportLister:
     inventory = InventoryConfig.model_validate({"kind": kind, "location": str(location), **settings})
-    return ReportLister(inventory, bucket or FakeBucket(), LocalReportFiles(Connections()))
+    return ReportLister(inventory, bucket or FakeBucket(), LocalReportFiles())
 
 
 def list_rows_and_problems(lister: ReportLister) -> tuple[dict[str, Row], list[Problem]]:

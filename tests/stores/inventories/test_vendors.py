@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gc_assets.config.connections import Connections
 from gc_assets.core.errors import FormatError
 from gc_assets.stores.inventories import azure, gcs
 from gc_assets.stores.inventories.columns import read_batches
@@ -70,7 +69,7 @@ def azure_read(root: Path, content: bytes, checksum: bytes | None = None) -> Man
     root.joinpath("rule-manifest.json").write_bytes(content)
     md5 = hashlib.md5(content, usedforsecurity=False).hexdigest().encode()
     root.joinpath("rule-manifest.checksum").write_bytes(checksum or md5)
-    return azure.read_manifest(LocalReportFiles(Connections()), f"{root}/", FoundReport(SCAN, "rule-manifest.json"), "lake@account")
+    return azure.read_manifest(LocalReportFiles(), f"{root}/", FoundReport(SCAN, "rule-manifest.json"), "lake@account")
 
 
 def test_azure_manifest_has_files_time_and_row_count(tmp_path: Path) -> None:
@@ -147,7 +146,7 @@ def gcs_manifest(**changes: Any) -> bytes:
 
 def gcs_read(root: Path, content: bytes) -> Manifest:
     root.joinpath("7f_manifest.json").write_bytes(content)
-    return gcs.read_manifest(LocalReportFiles(Connections()), f"{root}/", FoundReport(SCAN, "7f_manifest.json", SHARDS), "lake")
+    return gcs.read_manifest(LocalReportFiles(), f"{root}/", FoundReport(SCAN, "7f_manifest.json", SHARDS), "lake")
 
 
 def test_gcs_manifest_has_shards_time_and_row_count(tmp_path: Path) -> None:
