@@ -176,7 +176,7 @@ class Claims:
         """Look up the owners of many keys.
 
         Returns:
-            A column of lakes and a column of table uuids. In rows of keys without an owner, both
+            A column of lakes and a column of table UUIDs. In rows of keys without an owner, both
             are null.
         """
         directories = directories_of(keys).dictionary_encode()

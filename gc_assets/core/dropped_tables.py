@@ -49,7 +49,7 @@ class RememberedTable:
     Attributes:
         table_name: `namespace.table`, or None if unknown.
         last_seen: Time of the last run or apply that read the table.
-        claims_by_uuid: True if claims belong to the table's uuid, False if they belong to the lake.
+        claims_by_uuid: True if claims belong to the table's UUID, False if they belong to the lake.
         metadata_location: Address of the newest known metadata file.
         newest_ms: Time of the newest known commit in milliseconds since 1970, or 0 without commits.
         gone_since: Time of the first accepted run in which the table was missing. None if a catalog
@@ -146,9 +146,9 @@ class LakeTables:
     Attributes:
         seen_at: Time at which the run read the refs of the lake.
         tables: The readable tables of the lake that have claims on the storage.
-        uuids: Uuids of all tables, including unreadable ones.
-        unreadable_uuids: Uuids of unreadable tables.
-        names: Uuids of all tables by name.
+        uuids: UUIDs of all tables, including unreadable ones.
+        unreadable_uuids: UUIDs of unreadable tables.
+        names: UUIDs of all tables by name.
         unreadable_names: Names of unreadable tables.
         is_unreadable: True if the list of tables is unknown.
         missed_at: When the waiting time begins for tables that are missing for the first time. None

@@ -17,7 +17,7 @@ from gc_assets.core.units import format_duration
 
 # Branches with this name are never deleted as idle, even if the default branch has another name.
 MAIN: Final = "main"
-# A table uuid, or None if the lake has no tables, and a branch name.
+# A table UUID, or None if the lake has no tables, and a branch name.
 BranchKey = tuple[str | None, str]
 
 

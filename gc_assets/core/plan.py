@@ -131,7 +131,7 @@ class Unreadable(StrictModel):
     that purges need not wait for it (`gc-assets set-aside`).
 
     Attributes:
-        table_uuid: Table uuid, or content id in a Nessie lake. None if the uuid is unknown or the
+        table_uuid: Table UUID, or content id in a Nessie lake. None if the UUID is unknown or the
             whole lake is unreadable.
         table_name: Table name, or None if the whole lake is unreadable.
         why: The error.
@@ -143,7 +143,7 @@ class Unreadable(StrictModel):
             not find this table under any name. If a user sets the other table aside, this table is
             set aside too.
         set_aside: The decision of a user that purges do not wait for the table, or None.
-        identity: The uuid, if the run found it in metadata or catalog, otherwise the address of the
+        identity: The UUID, if the run found it in metadata or catalog, otherwise the address of the
             metadata. It distinguishes the table from others with the same name. None if both are
             unknown.
     """

@@ -56,7 +56,7 @@ class DiscoveryTarget:
         """Send a GET request.
 
         Returns:
-            The status and the parsed body, or None instead of the body if it is not valid JSON.
+            The status and the parsed body. The body is None if it is not valid JSON.
 
         Raises:
             LakeUnreadable: If the server does not respond.

@@ -146,9 +146,9 @@ class FileTraits:
             the same objects as the old one.
         never_committed: Reason recorded for orphans that no commit ever referenced. Files that any
             commit has referenced, including a dangling one, get the `expired` reason.
-        named_times: Function that extracts UTC times from the names of keys as an Arrow column,
-            which is null for names without a time. Like `spellings`, it is pickled and sent to
-            Spark executors.
+        named_times: Function that extracts UTC times from key names as an Arrow column. The column
+            is null for names without a time. Like `spellings`, it is pickled and sent to Spark
+            executors.
         own_names: Regular expression for file names that this kind's writers create. Kinds need it
             if users choose table locations, because files of other applications may be there. An
             uncommitted file counts as a leftover only if its name matches or if it is next to

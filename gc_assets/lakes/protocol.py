@@ -167,7 +167,7 @@ class ExpiryAction:
 
 @dataclass(frozen=True, slots=True)
 class UncommittedObject:
-    """Object written to a branch (staged) that the branch's head commit does not contain.
+    """Staged object: written to a branch, but missing from the branch's head commit.
 
     `branch` and `path` are None if the lake system does not report them.
     """
@@ -202,7 +202,7 @@ class UnreadableTable:
         reason: Error message.
         address: Address of the table's metadata, or None if the catalog does not report it.
         locations: Prefixes, ending in `/`, that may contain files of the table.
-        table_uuid: Uuid of the table, if its metadata was readable up to that point.
+        table_uuid: UUID of the table, if its metadata was readable up to that point.
         cause: Result of `cause_of` for the error, if known.
     """
 
@@ -371,7 +371,7 @@ class Container:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Decision for every commit whether it is retained, and the resulting history edits.
+    """Decision whether each commit is retained, and the resulting history edits.
 
     Attributes:
         reachable: One row per commit, with the columns of `reachable_snapshots`.
@@ -798,13 +798,13 @@ class RepositoryLake(Lake, Protocol):
     def find_repository(
         self, repository_uuid: str, namespace: str, server_id: str | None, successor: str | None = None, *, is_configured: bool = False
     ) -> str | None:
-        """Find out whether a repository that an earlier run read may still exist or be needed.
+        """Find out whether a repository read by an earlier run may still exist or be needed.
 
         Args:
             repository_uuid: `RepositoryIdentity.uuid`.
             namespace: Address of the repository's files.
             server_id: Id of the server installation, if known.
-            successor: Uuid of the repository that this run read under the same name, if any. Any
+            successor: UUID of the repository that this run read under the same name, if any. Any
                 other repository with this name may need the files.
             is_configured: True if the namespace comes from the configuration and may therefore
                 differ from the address on the server.

@@ -93,7 +93,7 @@ class UnreadTable(TolerantModel):
         table_name: The table name, or None if the whole lake could not be read.
         why: The reason.
         address: Address of the metadata, if known.
-        table_uuid: The uuid in the metadata, if at least that could be read.
+        table_uuid: The UUID in the metadata, if at least that could be read.
     """
 
     table_name: str | None
@@ -103,7 +103,7 @@ class UnreadTable(TolerantModel):
 
     @property
     def identity(self) -> str | None:
-        """The uuid or, if unknown, the address. Distinguishes tables with the same name."""
+        """The UUID or, if unknown, the address. Distinguishes tables with the same name."""
         return self.table_uuid or self.address
 
 
@@ -226,7 +226,7 @@ class HistoryPublicationSummary(TolerantModel):
         table: The history table, or None if it was not written.
         written: Number of rows that were added or replaced.
         removed: Number of rows that were removed.
-        named: Uuids of tables whose properties contain the name of the history table.
+        named: UUIDs of tables whose properties contain the name of the history table.
         notes: Failures and their reasons.
     """
 

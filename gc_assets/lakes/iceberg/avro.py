@@ -57,7 +57,7 @@ MAX_GROUP_BYTES = 128 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class AvroColumn:
-    """Arrow column to read: the first of the Avro field paths `paths` that the file's schema has.
+    """Arrow column to read from the first field path in `paths` that the file's Avro schema has.
 
     If the schema has none of these paths, the Arrow column is null.
     """
@@ -80,7 +80,7 @@ class UnexpectedCount(ValueError):
     """Raised if the blocks of an Avro file do not contain the expected number of records.
 
     Attributes:
-        found: Number of records that the block headers declare.
+        found: Number of records declared by the block headers.
     """
 
     def __init__(self, found: int, expected: int) -> None:
@@ -218,7 +218,7 @@ def read_header(raw: bytes) -> Header:
 
 
 def count_rows(raw: bytes) -> int:
-    """Count the records that the block headers of an Avro file declare.
+    """Count the records declared by the block headers of an Avro file.
 
     Raises:
         ValueError: If a block is truncated, does not end with the sync marker, or is too short for
@@ -260,7 +260,7 @@ def _smallest_record(schema: bytes) -> int:
 def _smallest_value(schema: Any, named: dict[str, int | None]) -> int:
     """Return the smallest size in bytes that a value of an Avro schema can have.
 
-    `named` maps the name of each type to its size, or to None while the type is being defined.
+    `named` maps type names to sizes. A type that is still being defined has the size None.
     """
     if isinstance(schema, list):
         return 1 + min(_smallest_value(item, named) for item in schema)

@@ -122,7 +122,7 @@ class InvalidRequest(NotLoadable):
 
 @dataclass(frozen=True, slots=True)
 class TablePointer:
-    """Name of a table and the address of its current metadata.json.
+    """A table's name and the address of its current metadata.json.
 
     `name` is `namespace.table`, with dots between nested namespaces. `can_commit` is False if
     pyiceberg cannot parse the metadata, for example because of an unknown type.
@@ -135,7 +135,7 @@ class TablePointer:
 
 @dataclass(frozen=True, slots=True)
 class ViewPointer:
-    """Name of a view and the address of its current metadata.json."""
+    """A view's name and the address of its current metadata.json."""
 
     name: str
     metadata_location: str
@@ -409,7 +409,7 @@ class CatalogClient:
             return None
 
     def _find_namespace_location(self, namespace: str) -> str | None:
-        """Read the location of a namespace only once, because a failing catalog may be slow."""
+        """Read a namespace's location only once, because a failing catalog may be slow."""
         if namespace not in self._namespace_locations:
             location = None
             try:
@@ -478,11 +478,11 @@ class CatalogClient:
             raise GcError(f"table {subject} cannot be written: {self._redact(_describe(error))}") from None
 
     def request(self, subject: str, request: Callable[[Catalog], _Result]) -> _Result:
-        """Send a request for which pyiceberg has no function.
+        """Send a request that pyiceberg does not support.
 
         Args:
             subject: Name of the requested object, for error messages.
-            request: Sends the request with the pyiceberg client that it is given.
+            request: Sends the request with the given pyiceberg client.
 
         Raises:
             TimeoutError: If the catalog does not respond in time.

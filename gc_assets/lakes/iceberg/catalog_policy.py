@@ -20,11 +20,11 @@ class CatalogPolicy:
     Attributes:
         origin: Name of the snapshot policy for messages, such as `inherited Polaris policy
             db.expire v3`. None if the catalog does not have one for the table.
-        limits: Values that take the place of the table's `history.expire.*` properties.
+        limits: Values that replace the table's `history.expire.*` properties.
         from_table: Keys of those `limits` that come from the table's own properties.
         keep_history: Reason for keeping all snapshots, or None.
         protect: Reason for keeping all files of the table, or None.
-        min_file_age_seconds: Minimum age of files that the policy permits to remove as orphans.
+        min_file_age_seconds: Minimum age of files that may be removed as orphans.
     """
 
     origin: str | None = None

@@ -60,7 +60,7 @@ def has_pyiceberg_config() -> bool:
 
 
 def _strip_identity(value: str) -> str:
-    """Remove the user and all secrets from a URL. Text that is not a URL is returned unchanged.
+    """Remove the user and all secrets from a URL. Other strings are returned unchanged.
 
     The remaining query parameters are sorted by name.
     """
@@ -113,7 +113,7 @@ class IcebergRetention(DroppedTableRetention):
 
 
 class PublishedHistory(Model):
-    """Configuration of the Iceberg table to which each run writes the snapshot history of the lake."""
+    """Configuration of the Iceberg table to which each run writes the lake's snapshot history."""
 
     table: str = Field(
         default="gc.snapshot_history", pattern=r"^[^.\s]+(\.[^.\s]+)+$", description="Table as `namespace.table`. Created if missing."
@@ -266,7 +266,7 @@ class IcebergLakeConfig(LakeConfig):
     def resolve_paths(self, anchor: BaseFolder) -> IcebergLakeConfig:
         """Make the database path and warehouse of a sqlite catalog absolute.
 
-        The warehouse of a catalog server is a name and no path, so it is left unchanged.
+        The warehouse of a catalog server is a name instead of a path, so it is left unchanged.
         """
         update: dict[str, Any] = {"catalog": _resolve_paths(self.catalog, anchor, "catalog")}
         published = self.history.publish

@@ -115,7 +115,7 @@ class _CatalogIndex:
         return cls(found, unreadable)
 
 
-# A function that edits one table, given its uuid, its actions, the index and the readers.
+# A function that edits one table, given its UUID, its actions, the index and the readers.
 _Edit = Callable[[str, Sequence[ExpiryAction], _CatalogIndex, Executor], list[ExpiryOutcome]]
 
 

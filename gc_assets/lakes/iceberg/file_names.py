@@ -18,7 +18,7 @@ _DATA: Final = (
     r"\d{5,}-\d+-[^/]+-\d{5,10}(-[a-z]+)?" + _FORMAT,
     # pyiceberg: <partition>-<task>-<uuid>.parquet
     rf"\d{{5,}}-\d+-{_UUID}(-[a-z]+)?{_FORMAT}",
-    # Trino: <query id>-<uuid>.parquet. Its Hive connector writes `_` before the uuid.
+    # Trino: <query id>-<uuid>.parquet. Its Hive connector writes `_` before the UUID.
     rf"\d{{8}}_\d{{6}}_\d{{5}}_[0-9a-z]{{5}}-{_UUID}{_FORMAT}",
 )
 _METADATA: Final = (

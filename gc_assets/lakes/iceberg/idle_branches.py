@@ -59,7 +59,7 @@ class BranchEdits(TableCommit):
         return Removal(name, table, frozenset(), frozenset(str(action.ref_name) for action in pending), frozenset(pending))
 
     def find_damage(self, change: TableChange, name: str, address: str) -> str | None:
-        """Describe a difference in the new metadata that the change did not intend, or return None."""
+        """Describe an unintended change in the new metadata, or return None."""
         return find_damage(change, self.read_registration(name, address).table) if isinstance(change, Removal) else None
 
 

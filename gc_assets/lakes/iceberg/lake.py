@@ -166,7 +166,7 @@ class IcebergLake:
         return replace(item, table=replace(item.table, snapshots=()), writable=item.writable and pointer.can_commit)
 
     def _locate(self, catalog: CatalogClient, item: UnreadableTable, registrations: Sequence[Registration]) -> UnreadableTable:
-        """Add to an unreadable table its UUID, if found, and the locations that it may have.
+        """Add an unreadable table's possible locations and, if found, its UUID.
 
         The directory of its metadata file is always one of these locations. If the metadata does
         not contain a readable location, further ones are derived from the catalog and from other
@@ -267,7 +267,7 @@ class IcebergLake:
         return replace(found, expiry=expiry, notes=(*found.notes, *notes))
 
     def _identify(self, name: str, address: str) -> UnreadRegistration:
-        """Read the uuid of an unreadable table, if its metadata contains one."""
+        """Read the UUID of an unreadable table, if its metadata contains one."""
         try:
             return UnreadRegistration(name, address, parse_identity(address, self._objects.read(address)).uuid)
         except Exception:  # noqa: BLE001 - the table is already unreadable for a known reason
@@ -420,7 +420,7 @@ class IcebergLake:
 
 @dataclass(frozen=True, slots=True)
 class _PinnedView:
-    """Metadata files of a view to keep, and the view itself, or a note if it is unreadable."""
+    """A view's metadata files to keep, and the view itself, or a note if it is unreadable."""
 
     pinned: tuple[ContentRoot, ...] = ()
     view: View | None = None

@@ -176,7 +176,7 @@ def _has_expected_length(container: Container, raw: bytes) -> bool:
 
 
 def _find_other_snapshot(container: Container, raw: bytes) -> str | None:
-    """Return the snapshot id in the header of a manifest list if it is not the expected one.
+    """Return the snapshot id in a manifest list's header if it is not the expected one.
 
     The specification does not require writers to record the snapshot in the file's header, but all
     known writers do. This is the only check for manifest lists, because their length and number of
@@ -256,7 +256,7 @@ def _require_addresses(name: str, table: pa.Table, kind: str) -> None:
 
 
 def _read_codes(name: str, table: pa.Table, column_name: str, codes: int, *, nullable: bool = True) -> pa.ChunkedArray:
-    """Return an integer column after checking that its values are below `codes`.
+    """Check that the values of an integer column are below `codes`, and return the column.
 
     If `nullable`, missing values become 0.
     """

@@ -4,7 +4,7 @@ All functions are pure: they turn bytes into values and do not need a catalog or
 Iceberg's format/spec.md, "Table Metadata Fields", "Snapshots", "Snapshot References" and "Table
 Statistics", versions 1 to 3, and format/view-spec.md, "View Metadata".
 
-No other module reads this JSON. All text in the results can be encoded as UTF-8, and all numbers
+No other module reads this JSON. All strings in the results can be encoded as UTF-8, and all numbers
 fit into 64 bits. A document that violates this is rejected with `FormatError`.
 """
 
@@ -70,7 +70,7 @@ class Snapshot:
 
     @property
     def summary(self) -> Mapping[str, str]:
-        """The snapshot's summary as text. It is converted on access, because few callers need it."""
+        """The snapshot's summary as strings, converted on access because few callers need it."""
         return {_as_text(key): _as_text(value) for key, value in self.raw_summary.items() if value is not None}
 
 
@@ -211,7 +211,7 @@ def parse_view(address: str, raw: bytes) -> ViewMetadata:
 
 
 def parse_identity(address: str, raw: bytes) -> TableIdentity:
-    """Parse only the identity of a table or view, such as its uuid and newest version.
+    """Parse only the identity of a table or view, such as its UUID and newest version.
 
     Raises:
         FormatError: If these values are invalid. The message shows the file and the key.
@@ -330,7 +330,7 @@ def is_gc_enabled(properties: Mapping[str, str]) -> bool:
 
 
 def _as_text(value: object) -> str:
-    """Convert a value to text that can be encoded as UTF-8, only for display."""
+    """Convert a value to a string that can be encoded as UTF-8, only for display."""
     if isinstance(value, str) and value.isascii():
         return value
     return (_describe(value) if isinstance(value, dict | list) else str(value)).encode("utf-8", "backslashreplace").decode()

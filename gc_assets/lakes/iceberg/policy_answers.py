@@ -82,7 +82,7 @@ def parse_polaris(policies: Collection[Any], properties: Mapping[str, str]) -> C
 
 
 def _find_polaris(policies: Collection[Any], kind: str) -> tuple[str, dict[str, Any]] | None:
-    """Find the Polaris policy of a type. Returns its label for messages, and its content."""
+    """Find the Polaris policy of a type, and return its label for messages and its content."""
     if not all(isinstance(item, dict) for item in policies):
         raise FormatError("the response from Polaris contains a policy that is not a JSON object")
     found = [item for item in policies if item.get("policy-type") == kind]
@@ -197,7 +197,7 @@ def _reject_unknown(label: str, content: Mapping[str, Any], known: Collection[st
 
 
 def _read_number(label: str, key: str, value: Any, unit: int) -> int:
-    """Convert the value of a limit to its base unit and round it up. The unit of a count is 1."""
+    """Convert a limit's value to its base unit and round it up. The unit of a count is 1."""
     try:
         number = Decimal(value if isinstance(value, int | str) and not isinstance(value, bool) else repr(value))
         if number.is_finite() and number >= 0:

@@ -112,7 +112,7 @@ def find_recoverable(catalog: CatalogClient, uuids: Collection[str]) -> dict[str
 
 
 def _find_management_api(rest: RestCatalog) -> str | None:
-    """Return the warehouse's address in Lakekeeper's management API, or None on other servers."""
+    """Return the warehouse's address in Lakekeeper's management API. None for other servers."""
     root, warehouse = str(rest.uri).rstrip("/"), find_warehouse(rest.properties)
     if warehouse is None or not urlsplit(root).path.endswith("/catalog"):
         return None
@@ -172,6 +172,6 @@ def _list_pages(read: Callable[[dict[str, str]], dict[str, Any]], key: str) -> I
 
 
 def find_warehouse(properties: Mapping[str, Any]) -> str | None:
-    """Return the id of a Lakekeeper warehouse, which is part of the catalog's path prefix."""
+    """Return a Lakekeeper warehouse's id, which is part of the catalog's path prefix."""
     found = _UUID.search(str(properties.get("prefix", "")))
     return found[0] if found else None

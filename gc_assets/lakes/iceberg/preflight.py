@@ -41,7 +41,7 @@ def find_unloadable(catalog: CatalogClient, tables: Mapping[str, str]) -> dict[s
 def probe_commits(lake: str, catalog: CatalogClient) -> Finding:
     """Check that the catalog permits commits, by sending one that cannot take effect.
 
-    Over REST, the commit has no updates and requires a random table uuid, so it must be rejected.
+    Over REST, the commit has no updates and requires a random table UUID, so it must be rejected.
     In an SQL catalog, an UPDATE that does not match any row is rolled back.
     """
     try:

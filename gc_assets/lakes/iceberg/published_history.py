@@ -259,7 +259,7 @@ class Selection:
 
 
 def _join_keys(rows: pa.Table | pa.RecordBatch) -> pa.Array:
-    """Join the table uuid and the snapshot id of each row into one key."""
+    """Join each row's table UUID and snapshot id into one key."""
     joined = pc.binary_join_element_wise(rows["table_uuid"].cast(pa.string()), rows["snapshot_id"].cast(pa.string()), "/")
     return joined.combine_chunks() if isinstance(joined, pa.ChunkedArray) else joined
 
@@ -311,7 +311,7 @@ def _column(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
 
 
 def find_expired_tables(read: ReadHistory) -> set[str]:
-    """Return the uuids of tables that have expired snapshots."""
+    """Return the UUIDs of tables that have expired snapshots."""
     return {uuid for batch in read(["table_uuid", "expired"]) for uuid in batch.filter(batch["expired"])["table_uuid"].unique().to_pylist()}
 
 

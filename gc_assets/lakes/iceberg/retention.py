@@ -55,7 +55,7 @@ class _KeepRule:
 
 @dataclass(frozen=True, slots=True)
 class _WalkState:
-    """Retention limits that remained when the traversal of a branch's history reached a snapshot.
+    """Retention limits that remain when the traversal of a branch's history reaches a snapshot.
 
     The traversal of another branch stops at the snapshot if its remaining limits are not larger.
     """

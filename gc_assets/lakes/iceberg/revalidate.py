@@ -123,7 +123,7 @@ def _revalidate_snapshot_removal(action: ExpiryAction, holders: Sequence[str], h
 
 
 def find_damage(removal: Removal, after: TableMetadata) -> str | None:
-    """Describe the first snapshot or ref that the commit of a removal wrongly removed, if any."""
+    """Describe the first snapshot or ref that a commit removed without approval, or return None."""
     listed = {snapshot.snapshot_id for snapshot in after.snapshots}
     refs = {ref.name: ref for ref in after.refs}
     if after.table_uuid != removal.base.table_uuid:
@@ -139,7 +139,7 @@ def find_damage(removal: Removal, after: TableMetadata) -> str | None:
 
 
 def find_leftovers(removal: Removal, after: TableMetadata) -> str | None:
-    """Describe the first snapshot or ref that the commit of a removal failed to remove, if any."""
+    """Describe the first approved snapshot or ref that a commit did not remove, or return None."""
     if left := sorted(removal.snapshot_ids & {snapshot.snapshot_id for snapshot in after.snapshots}):
         return f"{after.address} still lists {len(left):,} of the removed snapshots, for example {left[0]}"
     if left := sorted(removal.ref_names & {ref.name for ref in after.refs}):

@@ -43,7 +43,7 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 
 
 def parse_setting(value: str) -> int | None:
-    """Parse a `history.expire.*` property or a retention setting of a ref. None if it is invalid.
+    """Parse a `history.expire.*` property or a ref's retention setting, or return None if invalid.
 
     Iceberg refuses to expire snapshots if a value is not a 64-bit integer. If a value is negative,
     which users often intend as "no limit", Iceberg would expire the whole history.

@@ -62,7 +62,7 @@ class SqliteCatalog(SqlCatalog):
 
 
 def open_sqlite_catalog(name: str, properties: Mapping[str, str]) -> SqliteCatalog | None:
-    """Open a catalog as pyiceberg's `load_catalog` does. None if it is not in an SQLite file."""
+    """Open a catalog as pyiceberg's `load_catalog` does. Returns None if it is not in SQLite."""
     merged = cast(dict[str, str], merge_config(Config().get_catalog_config(name) or {}, dict(properties)))
     uri = merged.get(URI)
     if not isinstance(uri, str) or not uri.startswith("sqlite"):

@@ -27,12 +27,11 @@ class TableCommit(ABC):
     Attributes:
         catalog: Client of the catalog.
         read_registration: Reads the table with the given name and metadata address.
-        uuid: Uuid of the table.
+        uuid: UUID of the table.
         locations: Identifiers of the table in the catalog.
         actions: Actions to execute.
         is_committed: True once a commit was sent.
-        damage: Description of changes that the commit made although no action requires them, or
-            None.
+        damage: Description of changes in the commit that no action requires, or None.
     """
 
     catalog: CatalogClient
@@ -56,7 +55,7 @@ class TableCommit(ABC):
         """Build the commit that executes the pending actions."""
 
     def find_damage(self, change: TableChange, name: str, address: str) -> str | None:
-        """Describe a change that a commit made although no action requires it, or return None.
+        """Describe a change in the commit that no action requires, or return None.
 
         Args:
             change: The commit.

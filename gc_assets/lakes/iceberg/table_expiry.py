@@ -34,7 +34,7 @@ def wait_for_retry(attempt: int) -> None:
 
 
 def report_error(error: Exception, actions: Sequence[ExpiryAction], *, is_committed: bool) -> list[ExpiryOutcome]:
-    """Return one outcome for each history edit that an error has interrupted.
+    """Return one outcome for each history edit interrupted by an error.
 
     Args:
         error: Error of the catalog or store.
@@ -56,7 +56,7 @@ class TableExpiry:
         catalog: Client of the catalog.
         read_registration: Reads the table with the given name and metadata address.
         policy: Computes the retention of all registrations together.
-        uuid: Uuid of the table.
+        uuid: UUID of the table.
         locations: Metadata address for each identifier of the table, as listed before the first
             edit.
         unreadable: The reasons why tables of the catalog are unreadable, keyed by table name.

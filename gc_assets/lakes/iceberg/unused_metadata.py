@@ -65,7 +65,7 @@ class UsedMetadata:
 
 
 def read_needed_schema(summary: Mapping[str, str]) -> str | None:
-    """Return the id of the schema that a snapshot needs, or None if it may need all schemas.
+    """Return the schema id that a snapshot needs, or None if it may need all schemas.
 
     It may need all schemas if it has equality delete files. They refer to columns by id, and
     readers look up a dropped column in earlier schemas.
@@ -111,7 +111,7 @@ class UnreadRegistration:
     Attributes:
         name: Name in the catalog.
         address: Address of the metadata.
-        table_uuid: Uuid of the table, or None if it was not found in the metadata.
+        table_uuid: UUID of the table, or None if it was not found in the metadata.
     """
 
     name: str

@@ -18,9 +18,9 @@ def backup_name(now_us: int, random_id: str) -> str:
 
 
 def backup_time_us(name: str) -> int | None:
-    """Read the time from the name of a backup copy, in microseconds since 1970.
+    """Read the time from a backup copy's name, in microseconds since 1970.
 
-    None for other names.
+    Returns None if the name has another form.
     """
     match = _NAME.fullmatch(name)
     return None if match is None else (_END_MS - int(match[1])) * 1000

@@ -55,7 +55,7 @@ class ChunkManifest:
         native_refs: Number of native references.
         virtual_refs: Number of virtual references.
         inline_refs: Number of inline references.
-        has_extra: True if a reserved field contains data, which must come from a later library.
+        has_extra: True if a reserved field contains data, which only later library releases write.
     """
 
     manifest_id: str
@@ -130,7 +130,7 @@ def parse_chunk_manifest(source: str, raw: bytes) -> ChunkManifest:
 
 
 def _chunk_bytes(buffer: FlatBuffer, layout: VTable, tables: Positions) -> NDArray[np.int64]:
-    """Return where each native reference's byte range ends in its chunk file, or 0 if implausible.
+    """Return the end of each native reference's byte range in its chunk file. 0 if implausible.
 
     The largest end for a chunk is the smallest possible size of its file.
     """

@@ -63,14 +63,14 @@ def _edit_key(action: ExpiryAction) -> EditKey:
 
 
 def ref_of(action: ExpiryAction) -> tuple[RefType, str]:
-    """Return type and name of the ref that an action deletes. `ValueError` if the action has none."""
+    """Return the type and name of the ref that an action deletes, or raise `ValueError`."""
     if action.ref_type is None or action.ref_name is None:
         raise ValueError("the plan does not contain the ref to delete (an earlier release wrote it); plan again")
     return action.ref_type, action.ref_name
 
 
 def parents_of(action: ExpiryAction) -> tuple[str, str]:
-    """Return the old and new parent in an `edit_parent` action. `ValueError` if one is missing."""
+    """Return the old and new parent in an `edit_parent` action, or raise `ValueError`."""
     if action.old_parent_id is None or action.new_parent_id is None:
         raise ValueError("the plan does not contain the old and the new parent (an earlier release wrote it); plan again")
     return action.old_parent_id, action.new_parent_id
@@ -152,7 +152,7 @@ def check_ref_restore(action: ExpiryAction, heads: Mapping[tuple[RefType, str], 
 
 
 def add_ancestors(reached: set[str], head: str, parents: Mapping[str, str | None]) -> None:
-    """Add `head` and its ancestors to `reached`, up to a missing parent or one that is in it."""
+    """Add `head` and its ancestors to `reached`, up to a missing parent or one already in it."""
     snapshot: str | None = head
     while snapshot is not None and snapshot not in reached:
         reached.add(snapshot)

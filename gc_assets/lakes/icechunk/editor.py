@@ -1,4 +1,4 @@
-"""Make single changes of expiry and restore in a repository with spec version 1.
+"""Make the single changes of an expiry or restore in a repository with spec version 1.
 
 Each change is atomic, affects one object, and is conditional on the content read before.
 `execution` and `restore` decide which changes to make, and in which order.

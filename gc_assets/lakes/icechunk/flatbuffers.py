@@ -41,7 +41,7 @@ class FlatBuffer:
     data: bytes
 
     def root(self, known_fields: int, identifier: bytes | None = None) -> Table:
-        """Return the root table of the buffer. `FormatError` if the file identifier is unexpected."""
+        """Return the buffer's root table, or raise `FormatError` for an unexpected file identifier."""
         if identifier is not None and (found := self.take(4, len(identifier))) != identifier:
             raise self.damage_error(f"the file identifier {found!r} instead of {identifier!r}")
         return self.table(self.number(U32, 0), known_fields)
@@ -71,7 +71,7 @@ class FlatBuffer:
         return VTable((*fields[:known_fields], *(ABSENT,) * (known_fields - len(fields))), table_bytes)
 
     def vector(self, field: int, item_bytes: int) -> tuple[int, int]:
-        """Follow the offset in a field. Returns the start and number of items of the vector there."""
+        """Follow a field's offset to a vector, and return the vector's start and number of items."""
         at = field + self.number(U32, field)
         count = self.number(U32, at)
         if at + 4 + count * item_bytes > len(self.data):

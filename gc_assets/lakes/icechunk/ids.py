@@ -51,14 +51,14 @@ def spell_one(object_id: bytes) -> str:
 
 
 def unspell_one(name: str) -> bytes:
-    """Decode the base32 name of an object to its id. `ValueError` if the name is not an id."""
+    """Decode an object's base32 name to its id, or raise `ValueError` if the name is not an id."""
     if not is_object_id(name):
         raise ValueError(f"expected an object id of {ID_CHARS} characters, found {name!r}")
     return base64.b32decode(name.encode().translate(_TO_RFC_4648) + b"====")
 
 
 def distinct(ids: Ids, values: NDArray[np.int64]) -> tuple[Ids, NDArray[np.int64]]:
-    """Remove duplicate ids, and return the largest of the values of each id.
+    """Remove duplicate ids, and return the largest value of each id.
 
     Keeps the order of ids.
     """

@@ -85,7 +85,7 @@ class IcechunkLake:
         return IcechunkLake(self._config, self._objects, named_prefixes)
 
     def retain(self, refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: datetime) -> Retention:
-        """Apply the configured cut-offs and expiry semantics to the snapshots."""
+        """Decide which snapshots to keep, by the configured cut-offs and expiry semantics."""
         return retain(refs, commits, as_of, grace_cutoff, self._config)
 
     def expire(self, actions: Sequence[ExpiryAction], as_of: datetime, grace_cutoff: datetime) -> Iterator[ExpiryOutcome]:

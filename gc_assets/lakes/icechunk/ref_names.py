@@ -34,7 +34,7 @@ def stored_name(repository: str, ref_name: str) -> str:
 
 
 def read_name(repository: str, directory: str) -> tuple[str, dict[str, str]]:
-    """Return the name of the ref that is stored in a directory, and its other name as a property.
+    """Return the name of the ref stored in a directory, and its other name as a property.
 
     Patterns of rules may match either name. The property is missing if both names are equal.
     """
@@ -45,7 +45,7 @@ def read_name(repository: str, directory: str) -> tuple[str, dict[str, str]]:
 
 
 def decoded_name(repository: str, ref_name: str) -> str:
-    """Decode a ref name in a log that release 0.3 of gc-assets wrote without decoding names."""
+    """Decode a ref name from a log of gc-assets 0.3, which did not decode names."""
     return ref_name if scheme_of(repository) == S3 else unescape(ref_name)
 
 

@@ -43,7 +43,7 @@ def decide_restore(actions: Sequence[ExpiryAction], info: RepoInfo, missing: Map
     Args:
         actions: Executed actions.
         info: Current content of `repo`.
-        missing: For each snapshot that cannot be listed again, the reason.
+        missing: Reason for each snapshot that cannot be listed again.
     """
     restoration = _Restoration(info, missing, {item.snapshot_id: item for item in actions if item.action == REMOVE_SNAPSHOT})
     settled: list[ExpiryOutcome] = []
@@ -117,7 +117,7 @@ class _Restoration:
         return None
 
     def _require(self, snapshot_id: str, child: str | None = None) -> None:
-        """Add a snapshot and its ancestors to the list again. `FormatError` if that is impossible."""
+        """Add a snapshot and its ancestors to the list again, or raise `FormatError`."""
         line: dict[str, SnapshotInfo] = {}
         at: str | None = snapshot_id
         while at is not None:

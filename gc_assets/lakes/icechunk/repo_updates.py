@@ -1,7 +1,7 @@
 """Operations log in the `repo` object of spec version 2.
 
 Format: Icechunk `repo.fbs`, table `Update` and union `UpdateType`. The log does not affect which
-objects are live. Operations that only a later release of the Icechunk library knows can therefore
+objects are live. Therefore, operations that only later releases of the Icechunk library support can
 be read, but not written.
 """
 
@@ -124,7 +124,7 @@ def parse_time(table: Table, field: int, name: str) -> int:
 def parse_status(reader: TableReader, field: int) -> RepoStatus:
     """Parse the status of a repository.
 
-    An unknown one may forbid changes, so it is a `FormatError`.
+    An unknown status may forbid changes, so it raises a `FormatError`.
     """
     table = reader.table(field, STATUS_FIELDS)
     number = table.number(AVAILABILITY, U8)

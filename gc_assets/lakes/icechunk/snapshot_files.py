@@ -48,8 +48,8 @@ class SnapshotFolder:
         objects: Access to the store.
         repository: Address of the repository.
         spec_versions: Spec versions that files in this repository can have.
-        hint: Text for error messages: why a file may have another spec version, and how to fix
-            this.
+        hint: Explanation for error messages: why a file may have another spec version, and how to
+            fix this.
         summary: Key-value pairs to add to the summary of each commit.
         by_storage_time: True if a commit gets the time at which its object was stored, if that is
             later than the commit time in the file.

@@ -53,7 +53,7 @@ class Snapshot:
     Attributes:
         parent_id: None for the first snapshot of a repository. Also None for spec version 2, which
             records parents in `repo` only.
-        has_extra: True if a reserved field contains data, which must come from a later library.
+        has_extra: True if a reserved field contains data, which only later library releases write.
     """
 
     snapshot_id: str

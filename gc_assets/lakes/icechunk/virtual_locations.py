@@ -155,7 +155,7 @@ def _fields(node: yaml.Node | None, source: str) -> dict[str, yaml.Node]:
 
 
 def _text(node: yaml.Node | None) -> str | None:
-    """Return a string. None for other values, and for tagged values such as `!s3 {…}`."""
+    """Return a string, or None for other values and for tagged values such as `!s3 {…}`."""
     return node.value if isinstance(node, yaml.ScalarNode) and node.tag == _STRING_TAG else None
 
 
@@ -216,7 +216,7 @@ def virtual_addresses(source: str, locations: pa.StringArray, containers: NamedP
 
 
 def _expand(location: str, containers: NamedPrefixes | None, names: set[str]) -> str | None:
-    """Replace the container name in a location with its prefix. None if the name is unknown.
+    """Replace the container name in a location with its prefix, or return None if it is unknown.
 
     The name is added to `names`.
     """

@@ -107,11 +107,11 @@ def _spellings(roots: Roots, address: str) -> Iterator[str]:
     """Yield an address, and other encodings with which a server would read the same object.
 
     For addresses in a bucket, servers decode the path and remove the query (`resolveFull` in
-    `pkg/block/namespace.go`, lakeFS #9466). Imports from Azure record encoded web addresses. A key
+    `pkg/block/namespace.go`, lakeFS #9466). Imports from Azure record encoded URLs. A key
     with a `..` component is never a candidate (`hidden_path` in docs/safety.md).
     """
     yield address
-    # Resolving a whole web address decodes it, but this does not apply to a suffix under a root.
+    # Resolving a whole URL decodes it, but this does not apply to a suffix under a root.
     is_enough = address.startswith(_LOCAL) or (address.startswith("http") and not roots.is_renamed)
     if is_enough or not {"%", "?"}.intersection(address):
         return

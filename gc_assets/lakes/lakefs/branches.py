@@ -1,7 +1,7 @@
 """Protect branches of a lakeFS repository, delete idle ones, and recreate them.
 
 lakeFS deletes a branch together with its staging area (uncommitted changes), and a deletion request
-cannot name the expected head. We therefore read the head and the uncommitted changes immediately
+cannot specify the expected head. We therefore read the head and the uncommitted changes immediately
 before the deletion. If a user makes a commit between these requests, it stays in the repository,
 but no ref points to it. Objects that are staged in this time are lost.
 """

@@ -113,7 +113,7 @@ class RetentionRules:
 
 @dataclass(frozen=True, slots=True)
 class RefsDump:
-    """Ids of the metaranges in which the server has dumped all commits, branches and tags."""
+    """Ids of the metaranges with the server's dump of all commits, branches and tags."""
 
     commits: str
     branches: str

@@ -1,4 +1,4 @@
-"""Recognize paths that the REST API cannot name.
+"""Recognize paths that the REST API cannot represent.
 
 Paths in lakeFS may contain any bytes, but JSON cannot. Go replaces each byte that is not UTF-8, so
 different paths may look the same, and their order may differ.
@@ -20,9 +20,9 @@ def is_exact(name: str) -> bool:
 
 
 def to_text(key: bytes) -> str:
-    """Convert a path to text. Each byte that is not UTF-8 becomes `REPLACED` and an escape.
+    """Convert a path to a string. Each byte that is not UTF-8 becomes `REPLACED` and an escape.
 
-    Without `REPLACED`, the text could be another path of the repository.
+    Without `REPLACED`, the string could be another path of the repository.
     """
     text = key.decode(errors="surrogateescape")
     return _ESCAPED.sub(lambda found: f"{REPLACED}\\x{ord(found[0]) - 0xDC00:02x}", text)

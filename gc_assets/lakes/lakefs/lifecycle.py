@@ -88,7 +88,7 @@ def commit_bound(rules: Sequence[Rule], branches: Collection[str]) -> datetime |
 
 @dataclass(frozen=True, slots=True)
 class Releases:
-    """Whether lifecycle rules release an object, for each of its paths.
+    """Decisions of the lifecycle rules: one per path, in the order of the paths.
 
     Attributes:
         released: True if every branch that reaches the object releases it.
@@ -131,7 +131,7 @@ def evaluate(
 def find_used(
     rules: Sequence[Rule], paths: pa.Array, reach: NDArray[np.int64], reaches: Sequence[Collection[str]]
 ) -> tuple[set[str], set[str]]:
-    """Find the ids of rules that match any of the paths, and of those that apply to any of them.
+    """Find the ids of the rules that match a path, and of those that apply to one.
 
     A rule that matches a path does not apply to it if another rule takes precedence. For the
     arguments, see `evaluate`.
@@ -148,9 +148,9 @@ def find_used(
 
 
 def _group_paths(rules: Sequence[Rule], paths: pa.Array) -> tuple[NDArray[np.int64], list[frozenset[Selection]]]:
-    """Group paths by the rule selections that match them.
+    """Group paths that match the same selections (prefixes and patterns of rules).
 
-    Returns a group number for each path, and the selections of each group.
+    Returns a group number for each path and, for each group, the selections that match its paths.
     """
     selections = sorted({rule.paths for rule in rules}, key=lambda item: (item[0], item[1] or ""))
     group_of = np.full(len(paths), 0, np.int64)
@@ -179,7 +179,7 @@ def _find_limit(rules: Sequence[Rule], selections: Collection[Selection], classe
     """Return the time before which all branch classes release objects, and the rules that apply.
 
     The time is exclusive and in microseconds since 1970. `selections` are those that match the
-    objects.
+    objects' paths.
     """
     limit, rule_ids = _NO_LIMIT if classes else _KEPT, set[str]()
     for branch in classes:

@@ -26,7 +26,7 @@ _BAR: Final = pa.scalar(b"|")
 
 
 def is_object_id(text: str) -> bool:
-    """Return True if a text has the form of a range's or metarange's name."""
+    """Return True if a string has the form of a range's or metarange's name."""
     return _OBJECT_ID.fullmatch(text) is not None
 
 

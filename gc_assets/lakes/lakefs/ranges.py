@@ -116,9 +116,9 @@ def _rows(objects: pa.RecordBatch, addresses: pa.Array, *, must_exist: bool) -> 
 
 
 def _paths(records: Records) -> pa.Array:
-    """Convert the keys of records, which are paths, to text.
+    """Convert record keys, which are paths, to strings.
 
-    lakeFS does not require UTF-8. The text of other keys is not exact.
+    lakeFS does not require UTF-8, so the strings of some keys are not exact.
     """
     try:
         return records.keys.cast(pa.string())

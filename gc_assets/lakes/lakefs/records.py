@@ -45,7 +45,7 @@ def read_records(source: str, object_id: str, raw: bytes, table_type: str, entit
         object_id: Id of the table.
         raw: Content of the table.
         table_type: `RANGES` or `METARANGES`.
-        entity: `branch`, `tag` or `commit` for a refs dump, or None for the objects of a commit.
+        entity: `branch`, `tag` or `commit` for a refs dump, or None for a commit's objects.
 
     Raises:
         FormatError: If the table does not have the expected type, entity, content or counts.

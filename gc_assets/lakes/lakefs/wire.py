@@ -1,8 +1,7 @@
 """Parse varints, protobuf fields and strings of many messages at the same time, with numpy.
 
 Format: protobuf.dev, "Encoding", and Go's `encoding/binary`. The functions convert positions in a
-buffer to values. Each step is made for all messages in one pass. They do not interpret the
-messages.
+buffer to values. Each step processes all messages in one pass. The messages are not interpreted.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ class Buffer:
         return sizes, after
 
     def texts(self, starts: Positions, sizes: Positions) -> pa.BinaryArray:
-        """Copy spans of the buffer to a binary array. `FormatError` if they exceed 2 GiB in total."""
+        """Copy spans of the buffer to a binary array, or raise `FormatError` if they exceed 2 GiB."""
         offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes)))
         if offsets[-1] > np.iinfo(np.int32).max:
             raise self.damage_error(f"{int(offsets[-1]):,} bytes of text, more than the limit of 2 GiB")
@@ -89,12 +88,12 @@ class Buffer:
         )
 
     def strings(self, starts: Positions, sizes: Positions, what: str) -> pa.StringArray:
-        """Decode spans of the buffer as text. Raises `FormatError` for invalid UTF-8."""
+        """Decode spans of the buffer as strings. Raises `FormatError` for invalid UTF-8."""
         return as_utf8(self, self.texts(starts, sizes), what)
 
 
 def as_utf8(buffer: Buffer, texts: pa.BinaryArray, what: str) -> pa.StringArray:
-    """Decode bytes as text. Raises `FormatError` for invalid UTF-8."""
+    """Decode bytes as strings. Raises `FormatError` for invalid UTF-8."""
     try:
         return texts.cast(pa.string())
     except pa.ArrowInvalid as error:
@@ -134,9 +133,9 @@ class Field:
         return self.last(count)[1].view(np.int64)
 
     def spans(self, count: int) -> tuple[Positions, Positions]:
-        """Return start and length of the field's bytes for each message.
+        """Return the offset and length of the field's bytes in each message.
 
-        Missing fields have length 0.
+        The length of a missing field is 0.
         """
         _, values, sizes = self.last(count)
         return values.view(np.int64), sizes

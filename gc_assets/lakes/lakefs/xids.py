@@ -25,7 +25,7 @@ TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 
 
 def times_of_names(keys: pa.Array) -> pa.Array:
-    """Return a column with the upload time in each name, or null for names without a time."""
+    """Return a column with the upload time in each name. The column is null if there is no time."""
     xids = pc.struct_field(pc.extract_regex(keys, _NAME), "xid")
     known = pc.is_valid(xids)
     texts = xids.filter(known).cast(pa.binary(_CHARS))

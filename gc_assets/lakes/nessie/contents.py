@@ -58,7 +58,7 @@ class Operations:
 
     @property
     def is_listed(self) -> Bools:
-        """True for puts of content types whose files gc-assets can list."""
+        """True for puts of content types with files that gc-assets can list."""
         return pc.is_in(self.rows.column("type"), pa.array(LISTED)).to_numpy()
 
 

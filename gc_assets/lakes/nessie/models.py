@@ -90,7 +90,7 @@ def _is_other(key: str, value: object) -> bool:
 
 
 class Operation(TolerantModel):
-    """A commit's change of one key. Only the types `PUT` and `DELETE` change what is stored."""
+    """A commit's change to one key. Only the types `PUT` and `DELETE` change what is stored."""
 
     type: str
     key: Key

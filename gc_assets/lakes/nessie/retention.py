@@ -290,7 +290,7 @@ def _reasons(
     ref_names: Sequence[Sequence[str]],
     config: NessieLakeConfig,
 ) -> pa.Array:
-    """Return for each commit the reason why it is kept or expired.
+    """Return the reason why each commit is kept or expired.
 
     If several refs keep a commit, the first of them by name determines the reason.
     """

@@ -18,7 +18,7 @@ from gc_assets.state.summaries import LakeRefsSummary
 
 
 def find_checked_tables(context: RunContext, storage_name: str, lake_name: str) -> frozenset[str]:
-    """Return the uuids of tables that passed the preflight check of the storage's last plan.
+    """Return the UUIDs of tables that passed the preflight check of the storage's last plan.
 
     That plan edits these tables, and their names and metadata have not changed since. All tables
     are checked again if the lake has another catalog, or if an apply has tried to edit its history.

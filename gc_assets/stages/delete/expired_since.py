@@ -43,9 +43,9 @@ from gc_assets.state.schemas import EXPIRY_PLAN, LAKE_REFS, LIVE_FILES, REACHABL
 from gc_assets.state.side_tables import EXPIRED_SIDE
 from gc_assets.state.summaries import LiveFilesSummary
 
-# A table uuid and a commit id. The uuid is None if the lake is a single repository.
+# A table UUID and a commit id. The UUID is None if the lake is a single repository.
 CommitName = tuple[str | None, str]
-# A table uuid and the name of a ref.
+# A table UUID and the name of a ref.
 RefName = tuple[str | None, str]
 
 _NOT_IN_STATE: Final = "expired files of lake {lake} count as a drop, because the state no longer has {table} of the last accepted run"
@@ -59,7 +59,7 @@ class ExpiredSince:
     Attributes:
         files: Number of files by lake.
         notes: Why more expired files could not be counted.
-        by_table: Number of files by lake and table uuid.
+        by_table: Number of files by lake and table UUID.
     """
 
     files: Mapping[str, int] = field(default_factory=dict[str, int])

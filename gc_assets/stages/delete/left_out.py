@@ -33,7 +33,7 @@ from gc_assets.state.schemas import DELETION_PLAN, EXPIRY_PLAN
 from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE, DENIED_SIDE, LEFT_OUT_SIDES, MISSING_FILES_SIDE, TOO_LONG_SIDE
 from gc_assets.state.summaries import LakeRefsSummary
 
-# A lake and the uuid of one of its tables, or None if the lake is a single repository.
+# A lake and the UUID of one of its tables, or None if the lake is a single repository.
 History = tuple[str, str | None]
 # Edits of history that another lake keeps, identified by their keys, for each lake.
 KeptEdits = Mapping[str, frozenset[EditKey]]

@@ -53,7 +53,7 @@ def find_table_drops(
     Args:
         accepted: `deletion_plan` of the last accepted run.
         live: `live_files` of all lakes in this run.
-        expired: Number of files that the policy has expired since that run, by lake and table uuid.
+        expired: Number of files that the policy has expired since that run, by lake and table UUID.
     """
     drops: list[TableDrop] = []
     for now in live:
@@ -80,7 +80,7 @@ def _count(context: RunContext, storage_name: str, table: PublishedTable) -> dic
 
 
 def _read_names(context: RunContext, live: PublishedTable) -> dict[str, str]:
-    """Map the uuids of a lake's tables to their names in an earlier run."""
+    """Map the UUIDs of a lake's tables to their names in an earlier run."""
     refs = find_input(context, live, LAKE_REFS, live.receipt.owner)
     if refs is None:
         return {}

@@ -35,7 +35,7 @@ from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_PLAN, LAKE_REFS, LIVE_C
 from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE, SOURCES, SOURCES_SIDE, UNREADABLE_ROOTS, UNREADABLE_ROOTS_SIDE
 from gc_assets.state.summaries import FreezeTime, LiveFilesSummary, UnreadTable
 
-# Replaces a table uuid if the whole lake is unreadable.
+# Replaces a table UUID if the whole lake is unreadable.
 WHOLE_LAKE: Final = ""
 
 

@@ -90,7 +90,7 @@ def _find_hidden(opened: ListingLake, missed: Sequence[_MissedTable]) -> Iterato
     """
     remaining = list(missed)
     while remaining:
-        # If the uuid is unknown, the name identifies the table.
+        # If the UUID is unknown, the name identifies the table.
         batch = {item.table_uuid or item.table_name: item for item in reversed(remaining)}
         remaining = [item for item in remaining if batch[item.table_uuid or item.table_name] is not item]
         try:

@@ -27,7 +27,7 @@ from gc_assets.state.schemas import EXPIRY_PLAN, LAKE_REFS, REACHABLE_SNAPSHOTS
 from gc_assets.state.side_tables import EDITS_SIDE, SOURCES, SOURCES_SIDE
 from gc_assets.state.summaries import LakeRefsSummary
 
-# Table uuid, action, snapshot id and ref name.
+# Table UUID, action, snapshot id and ref name.
 EditKey = tuple[str | None, str, str, str | None]
 _KEY: Final = ["table_uuid", "action", "snapshot_id", "ref_name"]
 # Columns that `SharedTables.find_kept_edits` needs.

@@ -120,7 +120,7 @@ def _find_names(
     names = previous.names | {row["table_uuid"]: row["table_name"] for row in rows if row["table_uuid"] is not None}
     names |= _content_names(context, lake_name) if context.kind(lake_name).has_live_contents else {}
     unread = {item.table_name: item for item in refs.summary(LakeRefsSummary).unread if item.table_name is not None}
-    # A listed copy of an unreadable table may have the same uuid.
+    # A listed copy of an unreadable table may have the same UUID.
     names |= {uuid: name for name in unread for uuid in previous.uuids_by_name.get(name, ())}
     identities = {key: item.identity for key, name in names.items() if (item := unread.get(name)) is not None}
     identities |= {row["table_uuid"]: row["table_uuid"] for row in rows} | {WHOLE_LAKE: None}

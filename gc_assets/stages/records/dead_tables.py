@@ -1,11 +1,11 @@
 """Record user decisions that a table is dead.
 
-If a table is dropped and another one is created at the same location, metadata with the old uuid
+If a table is dropped and another one is created at the same location, metadata with the old UUID
 remains there. It looks like metadata of a catalog that is not configured, so the gate
-`foreign_metadata` refuses all plans. A user can then record that this uuid is dead at this
+`foreign_metadata` refuses all plans. A user can then record that this UUID is dead at this
 location. Once its files are old enough, they are garbage of the lake that claims the location.
 
-Each record applies to one uuid and one location. If the table is written to later, it is in use,
+Each record applies to one UUID and one location. If the table is written to later, it is in use,
 and the record becomes invalid.
 """
 
@@ -76,7 +76,7 @@ def accept_dead_table(
         The name of the storage and the record.
 
     Raises:
-        UsageError: If `by` is empty, the uuid is invalid and unknown to the last run, the location
+        UsageError: If `by` is empty, the UUID is invalid and unknown to the last run, the location
             is not inside a storage, or there is no record to withdraw.
     """
     if not by.strip():
@@ -112,7 +112,7 @@ def accept_dead_table(
 def read_table_id(text: str) -> str:
     """Normalize a table id to the form used in the records.
 
-    A uuid gets its canonical form. Other ids, which the specification does not allow, are converted
+    A UUID gets its canonical form. Other ids, which the specification does not allow, are converted
     to lower case.
     """
     try:

@@ -100,7 +100,7 @@ def denied_histories(context: RunContext, lake: str) -> dict[str | None, str]:
     """Find tables of which the catalog denied the most recent history edit.
 
     Returns:
-        The reasons, keyed by table uuid.
+        The reasons, keyed by table UUID.
     """
     state, since, now = context.state, denied_since(context, lake), context.clock.now()
     found: dict[str | None, str] = {}

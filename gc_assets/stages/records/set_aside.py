@@ -6,7 +6,7 @@ protected.
 
 The record expires with the first run that can read the table, so it does not apply if the table
 becomes unreadable a second time. It does not apply to another table with the same name either,
-because it is bound to the table's uuid, or to its metadata address if the uuid is unknown.
+because it is bound to the table's UUID, or to its metadata address if the UUID is unknown.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def set_table_aside(
     """Record that purges do not wait for an unreadable table.
 
     Args:
-        table: Name or uuid of a table that the last runs could not read, or name of a lake that
+        table: Name or UUID of a table that the last runs could not read, or name of a lake that
             they could not read at all. If several tables have the same name, `LAKE/TABLE` selects
             one.
         withdraw: If True, withdraw an earlier record instead.

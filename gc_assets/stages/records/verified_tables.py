@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, RootModel, ValidationError
 from gc_assets.core.deferred_models import DEFER_BUILD
 from gc_assets.engine.run_context import RunContext
 
-# A lake and the uuid of one of its Iceberg tables.
+# A lake and the UUID of one of its Iceberg tables.
 HistoryName = tuple[str, str | None]
 _FILE: Final = "verified_tables.json"
 # Older records can be dropped, because runs since then have recorded what they read.
@@ -67,7 +67,7 @@ def read_verified_tables(context: RunContext, lake_name: str) -> Mapping[str, Ve
     Records from the future are ignored. Real runs also ignore records of rehearsals.
 
     Returns:
-        The records, keyed by table uuid.
+        The records, keyed by table UUID.
     """
     try:
         records = _parse(context.state.files.read(f"{lake_name}/{_FILE}"))

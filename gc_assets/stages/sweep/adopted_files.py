@@ -100,7 +100,7 @@ class AdoptedFiles:
         return next((item for item in tables if not item.is_due and (item.table.lake, item.table.table_uuid) in owners), None)
 
     def write(self, files: Files, run: TableRun, tables: Iterable[tuple[str, str]]) -> tuple[PartFile, ...]:
-        """Write the adopted files of some tables (lake and uuid) to the side table of a run."""
+        """Write the adopted files of some tables (lake and UUID) to the side table of a run."""
         writer, wanted = PartWriter(files, run.path, ADOPTED_FILES, ADOPTED_SIDE), TableSelection(frozenset(tables))
         for batch in self._read():
             writer.write(batch.filter(wanted.find_rows(batch)))
@@ -129,7 +129,7 @@ def find_adopted_files(
     Args:
         found: The dropped tables.
         missed: Indices of the tables that are missing for the first time in this run.
-        unread: Lakes and uuids of all remembered tables that this run did not read.
+        unread: Lakes and UUIDs of all remembered tables that this run did not read.
         run: The run to which tasks write the files that they find.
     """
     swept = find_accepted_sweep(context, storage_name) if unread else None

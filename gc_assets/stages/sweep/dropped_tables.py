@@ -119,7 +119,7 @@ class DroppedTables:
         return build_claims(self.prefixes)
 
     def build_known(self) -> dict[str, KnownTable]:
-        """Return the dropped tables as known tables, by table uuid."""
+        """Return the dropped tables as known tables, by table UUID."""
         return {item.table.table_uuid: KnownTable(item.table.newest_ms, in_use=False, dropped=True) for item in self.tables}
 
     def summary(self) -> dict[str, Any]:
@@ -509,7 +509,7 @@ def _may_use_files(unreadable: Unreadable, item: DroppedTable) -> bool:
     """Check whether an unreadable table may use the files of a dropped table.
 
     Any unreadable table may have started to use these files, unless a user set it aside. If its
-    uuid is unknown, it may be the dropped table under another name.
+    UUID is unknown, it may be the dropped table under another name.
     """
     is_unknown = unreadable.table_uuid is None and unreadable.lake == item.table.lake
     return unreadable.blocks_purges or (is_unknown and item.accepted_at is None)
@@ -584,7 +584,7 @@ def _confirm(context: RunContext, decided: list[DroppedTable], lakes: Sequence[L
 
 
 def _find_recoverable(context: RunContext, due: Sequence[DroppedTable], lakes: Sequence[LakeTables]) -> dict[str, str]:
-    """Return why catalogs can still restore some due tables, keyed by table uuid.
+    """Return why catalogs can still restore some due tables, keyed by table UUID.
 
     If a catalog does not respond, its tables wait unless a user has accepted them.
     """

@@ -72,7 +72,7 @@ def foreign_metadata(suspects: DataFrame, classifier: MetadataClassifier) -> Dat
     Rows without a reason are metadata of former views or known tables. For known tables, they
     contain the lineage, which `metadata_lineage.py` needs to decide whether another catalog wrote
     the file. `prefixes` are the prefixes under which the table may have files: around the metadata,
-    in its locations and around its manifest lists. `claimed_by` is the uuid of the table whose
+    in its locations and around its manifest lists. `claimed_by` is the UUID of the table whose
     claim contains the file, if any.
 
     `is_junk` marks files that have names of metadata but cannot be read as metadata, one per
@@ -137,7 +137,7 @@ class MetadataClassifier:
     """Decides which suspects are metadata of unconfigured tables (`foreign_metadata`).
 
     Attributes:
-        known_tables: The tables of the configured catalogs, by table uuid.
+        known_tables: The tables of the configured catalogs, by table UUID.
         dead: Tables that users accepted as dead. They are not foreign at the accepted location,
             unless they were written to afterwards.
         own_directories: Directories with the live metadata of tables that this run read, each with
@@ -149,7 +149,7 @@ class MetadataClassifier:
         settled: Time before which `known_tables` contains all commits. Younger metadata may belong
             to a commit in progress, so its rows only contain the history before this time.
         former_views: When runs first did not find views that their catalogs no longer list, by
-            uuid. Their earlier metadata is not foreign, unless a user accepted it as dead.
+            UUID. Their earlier metadata is not foreign, unless a user accepted it as dead.
     """
 
     storage_name: str

@@ -57,7 +57,7 @@ class FormerViews:
     Attributes:
         known: Views to remember for the next run.
         catalogs: Identity of each lake's current catalog.
-        files: Keys of former views' metadata, with the view's uuid.
+        files: Keys of former views' metadata, with the view's UUID.
     """
 
     known: tuple[KnownView, ...]
@@ -65,12 +65,12 @@ class FormerViews:
     files: Mapping[str, str]
 
     def select_former(self) -> dict[str, KnownView]:
-        """Return the views that their lake's current catalog no longer lists, keyed by view uuid."""
+        """Return the views that their lake's current catalog no longer lists, keyed by view UUID."""
         gone = (item for item in self.known if item.gone_since is not None)
         return {item.uuid: item for item in gone if self.catalogs.get(item.lake) == item.catalog}
 
     def list_times(self) -> dict[str, datetime]:
-        """Return when a run first did not find each former view, keyed by view uuid.
+        """Return when a run first did not find each former view, keyed by view UUID.
 
         Metadata with a later version must have been written through another catalog.
         """

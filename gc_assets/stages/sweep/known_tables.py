@@ -50,7 +50,7 @@ _MILLISECONDS = pa.timestamp("ms", tz="UTC")
 
 
 def known_tables(context: RunContext) -> dict[str, KnownTable]:
-    """Return the tables in the catalogs of all lakes, by table uuid.
+    """Return the tables in the catalogs of all lakes, by table UUID.
 
     If a table is both in an Iceberg catalog and on a Nessie server, the catalog's entry is used,
     because it is more exact than the server's commits.
@@ -73,7 +73,7 @@ def known_tables(context: RunContext) -> dict[str, KnownTable]:
 
 
 def find_metadata(context: RunContext, uuids: Collection[str]) -> dict[str, list[str]]:
-    """Return the addresses of tables' metadata files in the configured catalogs, by table uuid.
+    """Return the addresses of tables' metadata files in the configured catalogs, by table UUID.
 
     For a server, these are all files that commits ever referenced, newest first.
     """
@@ -110,7 +110,7 @@ def _views(context: RunContext) -> dict[str, KnownTable]:
 
 
 def _of_catalog(context: RunContext, lake_name: str) -> dict[str, KnownTable]:
-    """Return the times of the oldest and newest snapshot of each table, keyed by table uuid."""
+    """Return the times of the oldest and newest snapshot of each table, keyed by table UUID."""
     refs = read_rows(context.state, LAKE_REFS, context.table(LAKE_REFS, lake_name), columns=["table_uuid"])
     graph = context.table(COMMIT_GRAPH, lake_name)
     commits = read_rows(context.state, COMMIT_GRAPH, graph, columns=["table_uuid", "commit_id", "parents", "committed_at"])
@@ -125,7 +125,7 @@ def _of_catalog(context: RunContext, lake_name: str) -> dict[str, KnownTable]:
 
 
 def _find_incomplete(commits: pa.Table) -> set[str | None]:
-    """Return the uuids of tables with commits whose parents are missing."""
+    """Return the UUIDs of tables with commits whose parents are missing."""
     parents = commits.column("parents").combine_chunks()
     owners = commits.column("table_uuid").combine_chunks().take(pc.list_parent_indices(parents))
     is_known = pc.is_in(pc.list_flatten(parents), commits.column("commit_id"))

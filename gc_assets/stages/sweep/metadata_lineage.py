@@ -168,8 +168,8 @@ def find_foreign_lineages(
 
     Args:
         rows: Suspects of known tables (`FOREIGN` columns, without a reason).
-        former: Addresses of dropped tables' newest known metadata, by uuid.
-        skip: Uuids of unreadable tables, which are not checked.
+        former: Addresses of dropped tables' newest known metadata, by UUID.
+        skip: UUIDs of unreadable tables, which are not checked.
     """
     resolver = context.resolver()
     suspects: dict[str, list[Suspect]] = defaultdict(list)
@@ -205,7 +205,7 @@ def find_foreign_lineages(
 
 
 def _select(suspects: Mapping[str, Sequence[Suspect]], is_selected: Callable[[str, Suspect], bool]) -> dict[str, list[Suspect]]:
-    """Select suspects, keyed by table uuid. Tables without a selected suspect are omitted."""
+    """Select suspects, keyed by table UUID. Tables without a selected suspect are omitted."""
     found = {uuid: [item for item in items if is_selected(uuid, item)] for uuid, items in suspects.items()}
     return {uuid: items for uuid, items in found.items() if items}
 
@@ -283,7 +283,7 @@ def _find_former(
 
 
 def _read_names(context: RunContext, refs: PublishedTable) -> dict[str, set[str]]:
-    """Return the names of the tables in a run's freeze of refs, keyed by table uuid."""
+    """Return the names of the tables in a run's freeze of refs, keyed by table UUID."""
     names = defaultdict[str, set[str]](set)
     for row in read_parts(context.state.files, refs.paths(SOURCES_SIDE), SOURCES, ["table_uuid", "table_name"]).to_pylist():
         names[row["table_uuid"]].add(row["table_name"])
@@ -291,9 +291,9 @@ def _read_names(context: RunContext, refs: PublishedTable) -> dict[str, set[str]
 
 
 def _list_uuids(context: RunContext, refs: PublishedTable, names: Mapping[str, Collection[str]]) -> set[str]:
-    """Return the uuids of the tables in a run's freeze of refs, including unreadable tables.
+    """Return the UUIDs of the tables in a run's freeze of refs, including unreadable tables.
 
-    Unreadable tables have no uuid in the freeze, so they are looked up in `names` by name.
+    Unreadable tables have no UUID in the freeze, so they are looked up in `names` by name.
     """
     unread = {item.table_name for item in refs.summary(LakeRefsSummary).unread}
     of_unread = {uuid for uuid, of_table in names.items() if None in unread or not unread.isdisjoint(of_table)}
@@ -368,7 +368,7 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True)
 class _CurrentFiles:
-    """Metadata files in this run's freeze of refs, and each table's locations, by table uuid."""
+    """Metadata files in this run's freeze of refs, and each table's locations, by table UUID."""
 
     files: frozenset[File]
     locations: Mapping[str, frozenset[File]]

@@ -513,9 +513,9 @@ class _SuspectSearch:
     """Finds foreign metadata among suspects (claimed objects with names of metadata).
 
     Attributes:
-        dropped_metadata: Addresses of dropped tables' newest known metadata, by uuid.
-        unreadable: Uuids of unreadable tables.
-        of_views: Collects the metadata of former views, with their uuids.
+        dropped_metadata: Addresses of dropped tables' newest known metadata, by UUID.
+        unreadable: UUIDs of unreadable tables.
+        of_views: Collects the metadata of former views, with their UUIDs.
         kept: Collects the prefixes of removed former metadata that must be kept.
     """
 

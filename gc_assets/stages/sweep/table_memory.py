@@ -168,7 +168,7 @@ def record_verified(context: RunContext, mark: RunContext, refs: Iterable[Publis
     Args:
         mark: The run context of the verification mark.
         refs: `lake_refs` of the mark.
-        edited: Lakes and uuids of the tables that the apply edited.
+        edited: Lakes and UUIDs of the tables that the apply edited.
     """
     tables = {lake: {uuid for name, uuid in edited if name == lake and uuid is not None} for lake, _ in edited}
     known = known_tables(mark) if any(tables.values()) else {}
@@ -205,7 +205,7 @@ def list_lake_tables(
     Args:
         refs: `lake_refs` of all lakes.
         claims: The claims on a storage, which contain the prefixes of the tables.
-        known: The known tables, keyed by table uuid.
+        known: The known tables, keyed by table UUID.
     """
     refs = list(refs)
     first = min((table.summary(LakeRefsSummary).frozen_at for table in refs), default=None)
@@ -268,7 +268,7 @@ def _list_tables(context: RunContext, refs: PublishedTable, claims: Sequence[Pre
 
 
 def _group_claims(lake_name: str, claims: Iterable[PrefixClaim]) -> dict[str, list[PrefixClaim]]:
-    """Return the claims of a lake's readable tables, keyed by table uuid."""
+    """Return the claims of a lake's readable tables, keyed by table UUID."""
     found: dict[str, list[PrefixClaim]] = {}
     for claim in claims:
         if claim.owner.lake == lake_name and claim.table is not None and claim.collect and not claim.is_unread:
@@ -304,7 +304,7 @@ def _remember_repository(
 
 
 def _read_catalog(context: RunContext, refs: PublishedTable) -> tuple[dict[str, str | None], dict[str, str]]:
-    """Return names and metadata addresses of a catalog's tables, both keyed by table uuid."""
+    """Return names and metadata addresses of a catalog's tables, both keyed by table UUID."""
     rows = read_rows(context.state, LAKE_REFS, refs, columns=["table_uuid", "table_name"]).to_pylist()
     sources = read_parts(context.state.files, refs.paths(SOURCES_SIDE), SOURCES, ["table_uuid", "address"]).to_pylist()
     names = {row["table_uuid"]: row["table_name"] for row in rows if row["table_uuid"] is not None}
@@ -312,7 +312,7 @@ def _read_catalog(context: RunContext, refs: PublishedTable) -> tuple[dict[str, 
 
 
 def _read_server(context: RunContext, lake: str) -> tuple[dict[str, str | None], dict[str, str]]:
-    """Return names and metadata addresses of tables in a server's retained commits, by table uuid."""
+    """Return names and metadata addresses of tables in a server's retained commits, by table UUID."""
     contents = read_rows(
         context.state, LIVE_CONTENTS, context.table(LIVE_CONTENTS, lake), columns=["metadata_location", "content_key", "at_head"]
     )
