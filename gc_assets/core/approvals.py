@@ -56,7 +56,7 @@ class ApprovalEvent(RenamedKeys, StrictModel):
     def describe(self, when: str = "") -> str:
         """Describe the decision in one sentence.
 
-        The text `when` is inserted after the person's name.
+        The string `when` is inserted after the person's name.
         """
         overriding = f", overriding {', '.join(self.overrides)}" if self.overrides else ""
         comment = f": {self.comment}" if self.comment else ""

@@ -90,7 +90,7 @@ class OwnBuckets:
         return (url.scheme, url.authority) in self.names or self._names_bucket(url) or self.has_unusual_spelling(url)
 
     def _names_bucket(self, url: Url) -> bool:
-        """Return True if the host or the path of a web address begins with one of the buckets."""
+        """Return True if the host or the path of an HTTP URL begins with one of the buckets."""
         if url.scheme != _WEB:
             return False
         if url.aws_bucket is not None:
@@ -101,7 +101,7 @@ class OwnBuckets:
         return any(first == bucket or url.authority.startswith(f"{bucket}.") for bucket in self._on_host(url.authority))
 
     def _on_host(self, host: str) -> set[str]:
-        """Return those of the buckets that may be accessible through a web host."""
+        """Return the buckets that may be accessible through a web host."""
         schemes = {S3, *provider_schemes(f"https://{host}")} if host in self.hosts else {*provider_schemes(f"https://{host}")}
         return {bucket for scheme, bucket in self.names if scheme in schemes}
 

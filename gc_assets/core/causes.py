@@ -14,7 +14,7 @@ _PYTHON_HOST: Final = re.compile(r"host='([^']+)', port=(\d+)")
 
 
 def strip_paths(text: str) -> str:
-    """Remove the path from each web address in a text, so that scheme, host and port remain."""
+    """Remove the path from each HTTP URL in a string, so that scheme, host and port remain."""
     return _URL.sub(r"\1", text)
 
 

@@ -29,7 +29,7 @@ class Deliveries:
 
     @classmethod
     def parse(cls, text: str | None) -> Self:
-        """Parse the output of `to_json`. If the text is damaged, the result contains no deliveries."""
+        """Parse the output of `to_json`. If it is damaged, the result is empty."""
         try:
             found = json.loads(text or "{}")
             return cls({str(target): frozenset(_current_id(str(name)) for name in ids) for target, ids in found.items()})

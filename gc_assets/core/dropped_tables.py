@@ -51,7 +51,8 @@ class RememberedTable:
         last_seen: Time of the last run or apply that read the table.
         claims_by_uuid: True if claims belong to the table's UUID, False if they belong to the lake.
         metadata_location: Address of the newest known metadata file.
-        newest_ms: Time of the newest known commit in milliseconds since 1970, or 0 without commits.
+        newest_ms: Time of the newest known commit in milliseconds since 1970, or 0 if there is no
+            commit.
         gone_since: Time of the first accepted run in which the table was missing. None if a catalog
             lists the table.
         lost_tables: Number of tables of the lake that went missing in the same run, or in earlier
@@ -105,7 +106,7 @@ class RememberedTable:
 
     @property
     def claim_table(self) -> str:
-        """The identity by which the table's claims name their owner."""
+        """The identity that the table's claims record as their owner."""
         return self.table_uuid if self.claims_by_uuid else f"urn:uuid:{self.table_uuid}"
 
     @property
@@ -114,7 +115,7 @@ class RememberedTable:
 
     @property
     def is_missed(self) -> bool:
-        """True if the lake no longer lists the name of the table.
+        """True if the lake no longer lists the table's name.
 
         If another table has taken the name, this is False. A repository is a whole lake, so it
         counts as missing even if it was created again.
@@ -123,7 +124,7 @@ class RememberedTable:
 
     @property
     def lost_amount(self) -> str:
-        """Text for messages: how many of the lake's tables went missing on the same date."""
+        """Phrase for messages: how many of the lake's tables went missing on the same date."""
         if self.noun == REPOSITORY:
             return f"its repository {self.table_name}"
         return f"{self.lost_tables:,} of {self.known_tables:,} tables"

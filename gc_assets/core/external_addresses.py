@@ -65,8 +65,8 @@ class ExternalAddresses:
 
     Attributes:
         has_disks: True if a storage or an alias is on a disk or HDFS.
-        has_buckets: True if a storage or an alias is on S3, or an alias is a web address that may
-            be on S3.
+        has_buckets: True if a storage or an alias is on S3, or an alias is an HTTP URL that may be
+            on S3.
         servers: Endpoints of storages whose provider is unknown, so that buckets may have several
             names.
         describe_directory: Explains why a local directory outside all storages may belong to one.
@@ -152,7 +152,7 @@ class ExternalAddresses:
         return pc.if_else(has_parent, pc.coalesce(reasons, pa.scalar("an address with a `..` component")), reasons)
 
     def _find_unstable(self, addresses: pa.Array, reasons: pa.Array) -> pa.Array:
-        """Add a reason for addresses in own buckets whose keys readers interpret differently."""
+        """Add a reason to addresses in own buckets with keys that readers interpret differently."""
         is_checked = pc.and_(pc.match_substring_regex(addresses, UNSTABLE_KEY), pc.is_null(reasons))
         if not is_checked.true_count:
             return reasons
@@ -162,7 +162,7 @@ class ExternalAddresses:
         return pc.replace_with_mask(reasons, is_checked, found.take(groups.indices))
 
     def _find_encoded(self, addresses: pa.Array, reasons: pa.Array) -> pa.Array:
-        """Add a reason for addresses that are in a storage for readers that percent-decode keys."""
+        """Add a reason to addresses that are in a storage if their keys are percent-decoded."""
         is_encoded = pc.or_(pc.match_substring(addresses, "%"), self.own_buckets.has_encoded_root)
         is_checked = pc.and_(is_encoded, pc.is_null(reasons))
         if not is_checked.true_count:
@@ -189,7 +189,7 @@ class ExternalAddresses:
 
     @staticmethod
     def are_missing(reasons: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-        """Return a mask that is true for reasons that concern local files which do not exist."""
+        """Return a mask that is true for reasons that concern missing local files."""
         return pc.is_in(reasons, pa.array([_NO_FILE, NO_DIRECTORY]))
 
     def find_old_copies(self, addresses: pa.Array) -> pa.Array:
@@ -276,9 +276,9 @@ def _group(addresses: pa.Array) -> pa.DictionaryArray:
 
 
 def _buckets_of(alias: str) -> Iterator[tuple[str, str]]:
-    """Yield scheme and bucket or container of an alias.
+    """Yield the scheme and the bucket or container of an alias.
 
-    For a web address there are several possibilities, because either the path or the host name may
+    For an HTTP URL there are several possibilities, because either the path or the host name may
     begin with the bucket.
     """
     root = parse_alias(alias)
@@ -300,7 +300,7 @@ def _names_access_point(bucket: str) -> bool:
 
 
 def _is_access_point(location: str) -> bool:
-    """Return True if a location is an S3 access point, judging by bucket name or AWS host."""
+    """Return True if a location is an S3 access point, judging by its bucket name or AWS host."""
     url = parse_url(location)
     if url is None or scheme_of(location) not in {S3, *_WEB_SCHEMES}:
         return False

@@ -113,7 +113,7 @@ class ClaimAges:
         return ClaimAges({prefix: {**self.since.get(prefix, {}), **other.since.get(prefix, {})} for prefix in {*self.since, *other.since}})
 
     def of_claim(self, prefix: str, table: str) -> tuple[bool, datetime | None]:
-        """Look up the claim of a table on a prefix.
+        """Look up a table's claim on a prefix.
 
         Returns:
             True if the table has a claim on the prefix, and the claim's earliest creation time.

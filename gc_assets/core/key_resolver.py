@@ -218,7 +218,7 @@ class KeyResolver:
     def locate(self, addresses: pa.Array | pa.ChunkedArray) -> tuple[pa.Array, pa.Array]:
         """Resolve many addresses like `resolve`.
 
-        The rows of those that cannot be resolved are null.
+        Rows of addresses that cannot be resolved are null.
         """
         try:
             return self.resolve(addresses)

@@ -88,7 +88,7 @@ def overlapping(locations: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def is_address(text: str) -> bool:
-    """Return True if the text is a URI or an absolute path, as opposed to a canonical key."""
+    """Return True if a string is a URI or an absolute path, as opposed to a canonical key."""
     return text.startswith("/") or re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", text) is not None
 
 
@@ -249,7 +249,7 @@ class BucketForm:
         example: Example of a location.
         spellings: Interchangeable schemes, beginning with the canonical one.
         parse: Function that converts an address to `bucket/key`. Its arguments are the address, the
-            scheme in lower case, and the text after the colon. It returns None if the object store
+            scheme in lower case, and the part after the colon. It returns None if the object store
             is unknown.
         other_spellings: Schemes with a different syntax after the colon, which `parse` converts.
     """

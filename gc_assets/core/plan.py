@@ -319,13 +319,13 @@ class PlanHeader(RenamedKeys, StrictModel):
             `expiry_actions` includes them.
         deleted_paths: Number of paths that these commits delete, for each lake (since 0.4).
         uploads: Unfinished multipart uploads to abort (since 0.4).
-        missing_digest: Digest of the live files that the sweep did not find, empty without any (since
-            0.4).
+        missing_digest: Digest of the live files that the sweep did not find. Empty if it found all
+            (since 0.4).
         listed_at: If the plan is based on an earlier listing, the time of that listing (since 0.4).
             None if the plan's own run listed the storage.
         keyed: True if the plan id is an HMAC with the `plan_key`, False if it is a plain digest.
-        times_seal: HMAC of the creation time, on which the plan id does not depend. Empty without a
-            key.
+        times_seal: HMAC of the creation time, on which the plan id does not depend. Empty if there
+            is no key.
         repeats: Number of earlier plans with the same content that were already used.
     """
 

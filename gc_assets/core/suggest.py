@@ -18,7 +18,7 @@ def find_nearest(given: str, names: Iterable[str]) -> str | None:
 
 
 def did_you_mean(given: str, names: Iterable[str]) -> str:
-    """Return a suffix for a message, such as `; did you mean sales?`, or "" without a similar name."""
+    """Return a message suffix, such as `; did you mean sales?`, or "" if no name is similar."""
     found = find_nearest(given, names)
     return f"; did you mean {found}?" if found is not None else ""
 

@@ -1,4 +1,4 @@
-"""Find the positions of many texts in a list of distinct texts.
+"""Find the positions of many strings in a list of distinct strings.
 
 `pyarrow.compute.index_in` builds a hash table of the whole list in every call. `TextIndex` builds
 its table only once.
@@ -16,7 +16,7 @@ from gc_assets.core.sorted_hashes import HashSet
 
 
 class TextIndex:
-    """An index of distinct texts by their hashes. Equal hashes are verified by comparing the texts."""
+    """An index of distinct strings by hash. Equal hashes are verified by comparing the strings."""
 
     def __init__(self, texts: pa.Array) -> None:
         self._texts = texts
@@ -26,7 +26,7 @@ class TextIndex:
         self._has_collision = len(self._hashes.hashes) < len(texts)
 
     def find(self, texts: pa.Array) -> NDArray[np.int64]:
-        """Return the position of each text in the list, or -1 if the list does not contain it."""
+        """Return the position of each string in the list, or -1 if the list does not contain it."""
         if self._has_collision:
             return pc.fill_null(pc.index_in(texts, self._texts), -1).to_numpy(zero_copy_only=False).astype(np.int64)
         at, number = self._hashes.find(xxhash64(texts))

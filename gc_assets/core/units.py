@@ -27,7 +27,7 @@ def parse_duration(text: str) -> timedelta:
     """Parse a duration such as `72h`, `30d`, `1d12h`, `P30D`, `PT72H` or `0s`.
 
     Raises:
-        ValueError: If the text is not a duration. The message contains examples.
+        ValueError: If the string is not a duration. The message contains examples.
     """
     compact = re.sub(r"\s", "", text)
     iso = _ISO.fullmatch(compact)
@@ -59,7 +59,7 @@ def parse_bytes(text: str | int) -> int:
     """Parse a number of bytes such as `10TB`, `512 MiB` or `1000`.
 
     Raises:
-        ValueError: If the text is not a size. The message contains examples.
+        ValueError: If the string is not a size. The message contains examples.
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", str(text).lower())
     if match is None or match[2] not in _BYTES:
@@ -163,7 +163,7 @@ class Cutoff:
 
     @property
     def limit_text(self) -> str:
-        """The cut-off as text after `older than`, such as `30d` or `2025-10-08T00:00:00+00:00`."""
+        """The cut-off as a phrase after `older than`, such as `30d` or `2025-10-08T00:00:00+00:00`."""
         return self._format("")
 
     def __str__(self) -> str:

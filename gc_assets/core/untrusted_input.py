@@ -174,12 +174,12 @@ def _require(found: int, limit: int) -> None:
 
 
 def normalize_uuid(text: str) -> str:
-    """Convert a UUID to lower case, because engines ignore its case. Other text is unchanged."""
+    """Convert a UUID to lower case, because engines ignore its case. Other strings are unchanged."""
     return text.lower() if is_uuid(text) else text
 
 
 def is_uuid(text: str) -> bool:
-    """Return True if the text is a UUID in its usual form."""
+    """Return True if a string is a UUID in its usual form."""
     return _UUID.fullmatch(text) is not None
 
 

@@ -1,8 +1,8 @@
-"""Parse and generate URLs of objects, including web addresses.
+"""Parse and generate URLs of objects, including HTTP URLs.
 
-The same bucket may be accessible through several addresses: its canonical scheme, web addresses of
-its server, and the native scheme of a provider with an S3 interface. `storage_urls` generates these
-addresses for a storage. Percent-encoding and queries only occur in web addresses.
+The same bucket may be accessible through several addresses: its canonical scheme, HTTP URLs of its
+server, and the native scheme of a provider with an S3 interface. `storage_urls` generates these
+addresses for a storage. Percent-encoding and queries only occur in HTTP URLs.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ ENDPOINT: Final = (
 class Url:
     """A URL in canonical form.
 
-    In web addresses, the scheme is always `https`, the query is removed and the path is decoded.
+    In HTTP URLs, the scheme is always `https`, the query is removed and the path is decoded.
     The host is `<bucket>.s3.amazonaws.com` for AWS S3, and `<account>.dfs.core.windows.net` for
     Azure.
 
@@ -68,7 +68,7 @@ class Url:
 
     @property
     def aws_bucket(self) -> str | None:
-        """The bucket if this is a web address of AWS S3, otherwise None."""
+        """The bucket if this is an HTTP URL of AWS S3, otherwise None."""
         bucket = self.authority.removesuffix(".s3.amazonaws.com")
         return bucket if self.scheme == "https" and bucket != self.authority else None
 
@@ -112,7 +112,7 @@ def _parse_web_address(rest: str) -> Url:
 
 
 def storage_address(address: str) -> str:
-    """Convert an Azure web address to the form `abfss://`, and leave any other address unchanged.
+    """Convert an Azure HTTP URL to the form `abfss://`, and leave any other address unchanged.
 
     For example, lakeFS writes `https://account.blob.core.windows.net/container/prefix`.
     """
@@ -124,7 +124,7 @@ def storage_address(address: str) -> str:
 
 
 def provider_address(alias: str) -> str:
-    """Convert a web address of Azure or Google to the form `abfss://` or `gs://`.
+    """Convert an HTTP URL of Azure or Google to the form `abfss://` or `gs://`.
 
     Any other alias is returned unchanged.
     """
@@ -154,7 +154,7 @@ def is_addressable(name: str) -> bool:
 
 
 def web_host(address: str) -> str | None:
-    """Return the host of a web address, written as in `Url.authority`. None for other addresses."""
+    """Return the host of an HTTP URL, as in `Url.authority`, or None for any other address."""
     if address[:5].lower() not in {"http:", "https"}:
         return None
     host = _DEFAULT_PORT.sub("", address.partition("://")[2].partition("/")[0].rpartition("@")[2].lower())
@@ -211,7 +211,7 @@ def storage_urls(location: str, endpoint: str | None) -> Iterator[str]:
 
 
 def _google_urls(root: str, endpoint: str | None) -> Iterator[str]:
-    """Yield Google Cloud web addresses of a location, with the bucket in the path or the host."""
+    """Yield Google Cloud HTTP URLs of a location, with the bucket in the path or the host."""
     bucket, _, prefix = root.partition("/")
     host = _GOOGLE_HOST if endpoint is None else endpoint.partition("://")[2].rstrip("/")
     yield f"https://{host}/{bucket}/{quote(prefix)}"
@@ -221,7 +221,7 @@ def _google_urls(root: str, endpoint: str | None) -> Iterator[str]:
 
 
 def _azure_urls(root: str, endpoint: str | None) -> Iterator[str]:
-    """Yield Azure web addresses of a location, on its account's host and on a custom endpoint."""
+    """Yield Azure HTTP URLs of a location, on its account's host and on a custom endpoint."""
     authority, _, prefix = root.partition("/")
     container, _, host = authority.partition("@")
     yield f"https://{host}/{container}/{quote(prefix)}"

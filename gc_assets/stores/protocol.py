@@ -67,7 +67,7 @@ QuarantineMode = Literal["trash", "versioned", "deferred"]
 
 @dataclass(frozen=True, slots=True)
 class PlannedAction:
-    """An action of a plan, with the columns of `deletion_plan` that a store needs to execute it.
+    """A planned action, with the `deletion_plan` columns that a store needs to execute it.
 
     Attributes:
         key: The key of the object, relative to the storage.
@@ -594,7 +594,7 @@ class Store(Protocol):
         ...
 
     def count_unfinished_uploads(self, before: datetime) -> UnfinishedUploads | None:
-        """Count unfinished multipart uploads. None if the store does not have such uploads.
+        """Count unfinished multipart uploads. Returns None if the store does not support them.
 
         Uploads that were started before `before` count as old. The method never raises `OSError`,
         because no decision depends on the counts.
@@ -670,7 +670,7 @@ class Store(Protocol):
         ...
 
     def holder(self) -> Holder | None:
-        """Return who holds the storage's lease, even if it has expired. None if there is no lease.
+        """Return the holder of the storage's lease, even if expired, or None if there is no lease.
 
         Raises:
             StoreError: If the lease cannot be read.

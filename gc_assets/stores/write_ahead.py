@@ -1,9 +1,8 @@
 """The write-ahead log, which makes it possible to resume an apply after a crash.
 
 A log is a directory in the state. `log.json` contains the plan id and the quarantine mode. For each
-batch there
-are two files with one JSON object per line: `share-<n>/<batch>.intent.jsonl` is written before the
-first action, and `<batch>.outcome.jsonl` after the last one.
+batch there are two files with one JSON object per line: `share-<n>/<batch>.intent.jsonl` is written
+before the first action, and `<batch>.outcome.jsonl` after the last one.
 
 A share is a hash partition of the keys. When an apply is resumed, batches may be composed
 differently, but the records of a key are always in the same share.
@@ -296,6 +295,6 @@ def _to_outcome(row: dict[str, Any]) -> Outcome:
 
 
 def read_newest_token(files: Files, directory: str) -> int:
-    """Return the highest fencing token of the batches in a log. If it has no batch, return 0."""
+    """Return the highest fencing token of a log's batches, or 0 if the log has no batches."""
     names = [item.name.rpartition("/")[2] for item in files.list(directory, recursive=True) if item.name.endswith(_INTENT)]
     return max((int(name.partition("-")[0]) for name in names), default=0)

@@ -96,7 +96,7 @@ class AzureListingTask:
         )
 
     def _select_addressable(self, page: Page, rows: RowBuffer) -> Page:
-        """Remove objects from a page whose keys URLs cannot contain. They are reported and kept."""
+        """Report objects with keys that URLs cannot contain, and remove them from the page."""
         start = len(self.bucket.prefix.encode())
         odd = [key for key in page.keys if b"/." in key or b"\\." in key or key[start:].startswith(b".")]
         unnamed = {key for key in odd if not is_addressable(key.decode())}
@@ -147,7 +147,7 @@ def _divide(bucket: AzureBucket, wanted: int, page_keys: int) -> list[ListingPar
 
 
 def _list_directories(bucket: AzureBucket, directory: str, page_keys: int) -> list[str] | None:
-    """List the subdirectories of a directory. None if it has too many entries."""
+    """List a directory's subdirectories. Returns None if it has too many entries."""
     found: list[str] = []
     for number, listed in enumerate(bucket.list_from(directory, delimiter="/", page_keys=page_keys), 1):
         found += [key.decode()[len(bucket.prefix) :] for key in listed.page.common]

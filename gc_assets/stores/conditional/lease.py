@@ -108,7 +108,7 @@ def acquire(
 
 
 def _try_acquire(bucket: ConditionalBucket, plan_id: str, owner: str, clock: Clock, duration: timedelta, after: int) -> BucketLease | None:
-    """Try once to acquire the lease. None if another process tried at the same time.
+    """Try once to acquire the lease. Returns None if another process tried at the same time.
 
     Raises:
         GateRefused: If another plan holds the lease.

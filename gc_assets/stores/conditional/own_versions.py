@@ -41,7 +41,7 @@ def withdraw(bucket: ConditionalBucket, key: str, content: bytes) -> None:
 
 
 def read_content(bucket: ConditionalBucket, key: str, version_id: str | None = None) -> bytes | None:
-    """Read a version of an object. None if its writer has removed it in the meantime."""
+    """Read a version of an object. Returns None if its writer has removed it in the meantime."""
     try:
         return bucket.read(key, version_id=version_id)[0]
     except FileNotFoundError:

@@ -213,7 +213,7 @@ def copy_back(bucket: ConditionalBucket, planned: PlannedAction, source: ObjectI
         planned: The row.
         source: The quarantined object.
         source_key: The key of the quarantined object.
-        kept: A text for error messages, with the location of the quarantined object.
+        kept: Location of the quarantined object, as a phrase for error messages.
 
     Returns:
         The result of the restore if the copy fails, otherwise None.

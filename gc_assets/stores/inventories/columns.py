@@ -1,7 +1,7 @@
 """Read the CSV, Parquet and ORC files of inventory reports, and convert their columns.
 
-All columns of a CSV file are read as bytes, and null is an empty text. Columns of the other formats
-have types.
+All columns of a CSV file are read as bytes, and null is an empty string. Columns of the other
+formats have types.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def strip_prefix(keys: pa.Array, prefix: bytes) -> pa.Array:
 
 
 def to_text(values: pa.Array | None, rows: int) -> pa.Array:
-    """Convert a column to text. All rows are null if the column does not exist."""
+    """Convert a column to strings. All rows are null if the column does not exist."""
     return pa.nulls(rows, pa.string()) if values is None else values.cast(pa.string())
 
 
@@ -126,7 +126,7 @@ def to_sizes(values: pa.Array) -> pa.Array:
 def to_timestamps(values: pa.Array) -> pa.Array:
     """Convert a column to times in UTC.
 
-    Timestamps without a time zone are assumed to be UTC. Texts must contain a time zone.
+    Timestamps without a time zone are assumed to be UTC. Strings must contain a time zone.
     """
     found = _bytes_to_text(values)
     if pa.types.is_timestamp(found.type) and found.type.tz is None:
@@ -137,7 +137,7 @@ def to_timestamps(values: pa.Array) -> pa.Array:
 
 
 def to_booleans(values: pa.Array | None, rows: int) -> pa.Array:
-    """Convert a column to booleans, either from booleans or from the texts `true` and `false`.
+    """Convert a column to booleans, either from booleans or from the strings `true` and `false`.
 
     All rows are null if the column does not exist.
     """

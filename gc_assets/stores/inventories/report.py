@@ -193,7 +193,7 @@ def parse_scan_times(times: Mapping[str, str], sizes_bytes: Mapping[str, int] | 
     """Return the reports whose names contain a valid time.
 
     Args:
-        times: The text of the time in each name, which is in UTC and has no time zone.
+        times: The time in each name as a string, in UTC and without a time zone.
         sizes_bytes: The sizes of all files in the location, if they were listed.
     """
     found = list[FoundReport]()

@@ -106,7 +106,7 @@ class ReportTask:
     def _objects(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Convert rows of the report to rows of `storage_inventory`."""
         etags = build_identities(rows.column("etag"), rows.column("size_bytes"), rows.column("last_modified"))
-        # The version of objects that are older than the bucket's versioning is the text `null`.
+        # The version of objects that are older than the bucket's versioning is the string `null`.
         versions = pc.fill_null(rows.column("version_id"), "null") if self.versions else pa.nulls(rows.num_rows, pa.string())
         columns = {
             "key": rows.column("key").cast(pa.string()),

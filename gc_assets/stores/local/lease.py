@@ -142,7 +142,7 @@ def _last_token(control: Path, current: Holder | None) -> int:
 
 
 def read_lease(control: Path) -> Holder | None:
-    """Read the holder of the lease from the directory `control`, or None if there is no lease.
+    """Read the lease's holder from the directory `control`. Returns None if there is no lease.
 
     Raises:
         StoreError: If the file cannot be read or parsed.

@@ -110,7 +110,7 @@ def is_hidden(address: str) -> bool:
 
 
 def can_search(directory: str) -> bool | None:
-    """Return True if this process can examine a directory's files. None if it does not exist."""
+    """Return whether this process can examine a directory's files, or None if it does not exist."""
     try:
         os.stat(f"{directory}/.")  # noqa: PTH116  (looking up `.` requires the permission to search the directory)
     except ValueError:  # no file system allows such a name

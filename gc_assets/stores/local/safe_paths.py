@@ -136,7 +136,7 @@ class Tree:
                     os.fsync(directory)
 
     def _stat_directory(self, parts: Sequence[str]) -> os.stat_result | None:
-        """Return the status of a directory. None if it is the root or does not exist."""
+        """Return a directory's status, or None if it is the root or does not exist."""
         with self._directory(parts, create=False) as directory:
             return os.fstat(directory) if parts and directory is not None else None
 

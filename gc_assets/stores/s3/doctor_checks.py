@@ -108,7 +108,7 @@ def _rule_prefix(rule: dict[str, Any]) -> str:
 
 
 def _describe_end(rule: dict[str, Any], name: str) -> str:
-    """Describe when a lifecycle rule expires objects. Empty if it only removes delete markers."""
+    """Describe when a lifecycle rule expires objects, or return "" for delete markers only."""
     days = _read_days(rule, name)
     setting = rule.get(name, {})
     return count_of(days, "day") if days is not None else f"{setting['Date']:%F}" if "Date" in setting else ""

@@ -158,7 +158,7 @@ def _list_uploads(bucket: S3Bucket, key: str, role: Role = "read") -> Iterator[l
 
 
 def _examine_upload(bucket: S3Bucket, upload: dict[str, Any], role: Role = "read") -> _ExaminedUpload | None:
-    """List the parts of an upload to find its size and last write. None if the upload has ended."""
+    """Find an upload's size and last write from its parts. Returns None if it has ended."""
     key, started = _key(bucket, upload), upload["Initiated"]
     try:
         with translate_errors(bucket.address(key)):
