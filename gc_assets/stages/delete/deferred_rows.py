@@ -221,7 +221,7 @@ def _add_kept_metadata(
 
 @dataclass(frozen=True)
 class _FindDeferred:
-    """Task that takes plan rows (key, action) and yields the deferred ones, with the reason."""
+    """Takes plan rows (key, action), and yields the deferred ones with the reason."""
 
     claims: Claims
     reason: str

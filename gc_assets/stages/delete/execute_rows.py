@@ -181,7 +181,7 @@ class _EndRecords:
 
 @dataclass(frozen=True)
 class RowExecutor:
-    """Task that executes the rows of a partition (`EXECUTION_ROWS` columns).
+    """Executes the rows of a partition (`EXECUTION_ROWS` columns).
 
     Files that the verification mark finds in use are never quarantined or purged. Files that have
     left the quarantine are not purged. Such rows have the outcome `changed`, or `failed` if `retry`

@@ -246,7 +246,7 @@ class PlanExecution:
         return copies.select("key", "source_plan_id", "quarantined_at", *held)
 
     def _add_recorded(self, rows: DataFrame, ledger: DataFrame) -> DataFrame:
-        """Add a `_recorded` column, which explains that another plan has quarantined the object."""
+        """Add a `_recorded` column with a reason if another plan has quarantined the object."""
         others = ledger.filter(F.col("held_quarantine").isin(*IN_PLACE) & (F.col("source_plan_id") != self.plan.header.plan_id))
         reason = F.concat(F.lit("in quarantine already by plan "), F.substring(F.min("source_plan_id"), 1, 12))
         held, planned = (

@@ -1,4 +1,4 @@
-"""Collect metadata of tables in no configured lake from all storages that matter for a plan.
+"""Collect foreign metadata (of tables in no configured lake) that matters for a plan.
 
 A table can have its metadata in one storage and its data in another. A plan therefore depends on
 this foreign metadata in all storages claimed by its lakes. If this run has not swept such a storage

@@ -260,7 +260,7 @@ def _leave_out_named(spark: SparkSession, state: State, copies: DataFrame, plan_
 
 @dataclass(frozen=True)
 class _FindTargets:
-    """Task that yields the search targets that the check of files (key, lake) looks up."""
+    """Yields the search targets for a check of files (columns key and lake)."""
 
     rules: ForeignRules
 
@@ -271,7 +271,7 @@ class _FindTargets:
 
 @dataclass(frozen=True)
 class _FindDatasets:
-    """Task that infers datasets in other formats from keys."""
+    """Infers datasets in other formats from keys."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -280,7 +280,7 @@ class _FindDatasets:
 
 @dataclass(frozen=True)
 class _FindForeign:
-    """Task that yields quarantined copies which are foreign, unless a commit referenced them."""
+    """Yields the foreign copies among quarantined ones, unless a commit referenced them."""
 
     finder: ForeignFinder
     store: Store

@@ -99,7 +99,7 @@ def _is_accepted(context: RunContext, sweep: PublishedTable) -> bool:
 
 
 def digest_missing(state: State, sweep: PublishedTable) -> str:
-    """Return a digest of the live files that a sweep did not find, or an empty text without any."""
+    """Return a digest of the live files that a sweep did not find, or "" if it found all of them."""
     total = sum(int(hashes.view(np.uint64).sum()) for hashes in _hash_missing(state, sweep)) % 2**64
     return f"{total:016x}" if sweep.parts(MISSING_LIVE_SIDE) else ""
 
@@ -133,7 +133,7 @@ def missing_prefixes(
 
 @dataclass(frozen=True)
 class RouteMissing:
-    """Task of `route_missing`, which moves rows to the side table.
+    """Moves rows to the side table for `route_missing`.
 
     Attributes:
         shields: Claims that give no owner to a key under one of the prefixes.

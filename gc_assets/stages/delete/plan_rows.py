@@ -204,7 +204,7 @@ def _map_orphans(spark: SparkSession, inputs: PlanInputs, task: Task) -> pa.Tabl
 
 @dataclass(frozen=True)
 class _PlanOrphans:
-    """Task that turns orphans into the plan's quarantine rows, with the `PLANNED` columns.
+    """Turns orphans into the plan's quarantine rows, with the `PLANNED` columns.
 
     If a history that this plan does not edit still references an orphan, its row goes to the side
     table `_held`. Keys that are too long for the trash go to `_too_long`.
@@ -395,7 +395,7 @@ def _is_unread_metadata_needed(spark: SparkSession, context: RunContext, live: l
 
 @dataclass(frozen=True)
 class _FindPresent:
-    """Task that looks up keys and yields the existing ones with their etags."""
+    """Looks up keys, and yields the existing ones with their etags."""
 
     store: Store
 
@@ -409,7 +409,7 @@ class _FindPresent:
 
 @dataclass(frozen=True)
 class _AddOwner:
-    """Task that adds a `lake` column with the lake that claims each key, or null if none does."""
+    """Adds a `lake` column with the lake that claims each key. The column is null for others."""
 
     claims: Claims
 
@@ -420,7 +420,7 @@ class _AddOwner:
 
 @dataclass(frozen=True)
 class _SelectMatching:
-    """Task that selects the keys that a regular expression matches."""
+    """Selects keys by regular expression."""
 
     pattern: str
 

@@ -209,7 +209,7 @@ class MovedFiles:
 
 @dataclass(frozen=True)
 class _SelectCopies:
-    """Task that selects the copies to restore from log entries.
+    """Selects the copies to restore from log entries.
 
     Takes `LOG_ENTRIES` columns and yields `EXECUTION_ROWS` columns. All entries of a key must be in
     the same partition. The task runs on Spark executors or in the driver.

@@ -33,7 +33,7 @@ REFUSED: Final = "refused"
 
 @dataclass(frozen=True)
 class Revalidation:
-    """Task that adds the `refused` column, which explains why a plan row must not be executed.
+    """Adds the `refused` column, which explains why a plan row must not be executed.
 
     It is pickled and sent to Spark executors.
 

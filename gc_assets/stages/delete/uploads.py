@@ -177,7 +177,7 @@ def _apply_store_clock(revalidation: Revalidation, context: RunContext, storage_
 
 
 def _find_refused(revalidation: Revalidation, foreign: ForeignFindings, rows: pa.Table) -> pa.ChunkedArray:
-    """Return a column that explains why an upload must not be aborted, or is null if it may be."""
+    """Return a column with the reason why each upload must not be aborted, or null if it may be."""
     batches = rows.select(["key", "etag", "lake"]).append_column("action", pa.repeat(ABORT, rows.num_rows)).to_batches()
     refused = pa.chunked_array([batch.column(REFUSED) for batch in revalidation(iter(batches))], pa.string())
     return pc.coalesce(refused, foreign.find_reasons(rows.column("key")))

@@ -125,7 +125,7 @@ class VerificationMark:
         context: The run context of the mark.
         live: `live_files` of all lakes.
         refs: `lake_refs` of all lakes.
-        revalidation: Task that checks plan rows against this mark.
+        revalidation: Checks plan rows against this mark.
         frozen_at: The time at which the first ref was read, by the storage's clock if the host's is
             ahead.
         foreign: Foreign metadata that the newest sweeps found.

@@ -166,7 +166,7 @@ def _split_by_table(graph: pa.Table) -> Iterator[pa.Table]:
     """Yield each table's commits.
 
     Tables are copied in groups, so that the whole graph is never in memory twice and no column
-    exceeds Arrow's 2 GiB limit for text arrays.
+    exceeds Arrow's 2 GiB limit for string arrays.
     """
     uuids = pc.fill_null(graph.column("table_uuid"), "").combine_chunks().dictionary_encode().indices.to_numpy()
     rows_of = np.bincount(uuids)

@@ -125,7 +125,7 @@ def numbered_states(files: Files, paths: tuple[str, ...]) -> NumberedStates:
 
 
 def encode(column: pa.ChunkedArray) -> tuple[pa.Array, NDArray[np.int64]]:
-    """Return the distinct values of a text column, and each row's index into them.
+    """Return the distinct values of a string column, and each row's index into them.
 
     A missing value has the index -1.
     """
@@ -137,7 +137,7 @@ def encode(column: pa.ChunkedArray) -> tuple[pa.Array, NDArray[np.int64]]:
 
 
 def to_positions(column: pa.ChunkedArray, names: Sequence[str], missing: int) -> NDArray[np.int64]:
-    """Return the position of each value of a text column in `names`, or `missing` for a null.
+    """Return the position of each value of a string column in `names`, or `missing` for a null.
 
     Raises:
         FormatError: If a value is not in `names`. In `read_errors`, the error contains the path.

@@ -93,7 +93,7 @@ def _freeze_deleted(context: RunContext, lake: RepositoryLake, known: Repository
 
 
 def with_known_repository(context: RunContext, lake: Lake, refs: FrozenRefs) -> FrozenRefs:
-    """Add the repository that an earlier run read to the frozen refs of an unreadable lake."""
+    """Add the repository read by an earlier run to the refs of an unreadable lake."""
     known = find_known_repository(context, lake.name) if as_repository(lake) is not None else None
     return refs if known is None else replace(refs, repository=identify(known), read_at=known.read_at)
 
@@ -115,13 +115,13 @@ def summarize_repository(refs: FrozenRefs, frozen_at: datetime) -> RepositorySum
 
 
 def find_read_repository(summary: LakeRefsSummary) -> RepositorySummary | None:
-    """Return the repository that a freeze of refs read, or None if it was deleted or unreadable."""
+    """Return the repository that a run read, or None if it was deleted or unreadable."""
     found = summary.repository
     return found if found is not None and not found.never_read and found.read_at == summary.frozen_at else None
 
 
 def find_known_repository(context: RunContext, lake_name: str) -> RepositorySummary | None:
-    """Return a lake's repository from the newest freeze of refs that identifies it, or None."""
+    """Return a lake's repository from the latest record of refs that contains one, or None."""
     for run in list_freezes(context, lake_name, context.clock.now()):
         summary = context.state.open(run).summary(LakeRefsSummary)
         if summary.repository is not None:
@@ -158,13 +158,13 @@ def is_never_read(table: RememberedTable) -> bool:
 
 
 def is_deleted(context: RunContext, lake_name: str) -> bool:
-    """Check whether a lake's repository was deleted according to its newest freeze of refs."""
+    """Check whether a lake's repository was deleted according to the latest record of its refs."""
     known = find_known_repository(context, lake_name) if as_repository(context.lake(lake_name)) is not None else None
     return known is not None and known.deleted
 
 
 def _find(lake: RepositoryLake, known: RepositorySummary) -> str | None:
-    # A recreated repository counts as unreadable, because its freeze failed.
+    # A recreated repository counts as unreadable, because its refs could not be read.
     return lake.find_repository(identify(known).uuid, known.namespace, known.server_id, is_configured=known.never_read)
 
 

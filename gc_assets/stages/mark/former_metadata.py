@@ -63,8 +63,8 @@ class FormerMetadata:
 
     Attributes:
         pointers: Pointers (a catalog's metadata file for a table) that the next run needs: those to
-            former metadata, and those to compare with its own. Empty if they equal those in the
-            freeze of refs.
+            former metadata, and those to compare with its own. Empty if they equal those recorded
+            with the refs.
         roots: The content roots of former metadata, and of missing or unreadable tables
             (`FORMER_ROOTS` columns).
         notes: Messages about files that are kept, or why such files are unknown.
@@ -92,7 +92,7 @@ def read_live_roots(files: Files, paths: Sequence[str]) -> pa.Table:
 
 
 def read_last_live_roots(context: RunContext, lake_name: str, frozen_at: datetime) -> pa.Table:
-    """Return the live content roots of former metadata that the last run before a freeze recorded.
+    """Return the live content roots of former metadata, as recorded by the last run before a time.
 
     This run may find more such roots, but the last run has already decoded the containers of those.
 
@@ -195,7 +195,7 @@ class _KnownPointers:
 
 
 def _read_pointers(context: RunContext, refs: PublishedTable) -> list[Pointer]:
-    """Return the metadata pointers that a freeze of refs recorded."""
+    """Return the metadata pointers recorded with a run's refs."""
     heads = defaultdict[tuple[str, str], set[str]](set)
     for row in read_rows(context.state, LAKE_REFS, refs, columns=["table_uuid", "table_name", "head_commit_id"]).to_pylist():
         heads[row["table_uuid"], row["table_name"]].update([row["head_commit_id"]] if row["head_commit_id"] is not None else [])
@@ -214,15 +214,15 @@ def _has_same_catalog(before: PublishedTable, now: PublishedTable) -> bool:
 
 
 def _read_last_pointers(context: RunContext, live: PublishedTable, refs: PublishedTable) -> list[Pointer]:
-    """Return the last run's metadata pointers. If it did not publish any, its freeze contains them."""
+    """Return the last run's metadata pointers, either published or recorded with its refs."""
     return read_published_pointers(context, live) or _read_pointers(context, refs)
 
 
 def _find_former(context: RunContext, lake: PointerLake, refs: PublishedTable, tables: Mapping[str, Succession]) -> list[Pointer]:
     """Return the earlier pointers whose table history no current pointer continues.
 
-    If a table has a single name, its metadata is only read if the metadata log in the freeze does
-    not contain the earlier pointer.
+    If a table has a single name, its metadata is only read if the metadata log recorded with the
+    refs does not contain the earlier pointer.
     """
     moved = {uuid: found for uuid, table in tables.items() if (found := table.find_moved())}
     if not moved:

@@ -252,9 +252,9 @@ def _is_candidate(ref: Ref, rules: Sequence[IdleRule]) -> bool:
 
 
 def _sightings(context: RunContext, lake_name: str, before: datetime, keys: Collection[BranchKey]) -> Iterator[Sighting]:
-    """Yield the branch heads that earlier freezes of refs recorded, newest first.
+    """Yield the branch heads in earlier records of refs, newest first.
 
-    All freezes of the current run date are used, but only the newest freeze of each other date.
+    All records of the current run date are used, but only the newest one of each other date.
     Only branches in `keys` are included.
     """
     tables = pa.array(list({uuid for uuid, _ in keys}), pa.string())
@@ -266,7 +266,7 @@ def _sightings(context: RunContext, lake_name: str, before: datetime, keys: Coll
         try:
             opened = context.state.open(run)
             rows = read_rows(context.state, LAKE_REFS, opened, columns=_COLUMNS)
-        except StateError:  # the freeze may have another head, so older ones are not used
+        except StateError:  # the record may have another head, so older ones are not used
             return
         rows = rows.filter(pc.is_in(rows.column("table_uuid"), tables))
         is_selected = pc.and_(pc.equal(rows.column("ref_type"), "branch"), pc.is_in(rows.column("ref_name"), names))

@@ -73,28 +73,29 @@ _RESOLVED_SIDES: Final = (CLAIMS_SIDE, UNCOMMITTED_SIDE, PINNED_SIDE)
 
 @log_progress(LAKE_REFS)
 def lake_refs(context: RunContext, lake_name: str) -> PublishedTable:
-    """Publish the refs that all steps of a run date use (the freeze), or return an existing freeze.
+    """Publish the refs that all steps of a run date use, or return those already published.
 
-    A freeze is never overwritten. In the following cases, a new one is published next to it:
+    Published refs are never overwritten. In the following cases, they are read and published again:
 
-    - the run is a rehearsal (its clock is set) and the freeze is not, or vice versa;
+    - only one of the run and the published refs belongs to a rehearsal (its clock is set);
     - the run is a verification mark;
     - the run date is today, and the last run of that date could not read a table, or the lake's
       catalog has changed since then;
-    - the run date is today and, since the freeze, the lake's format was upgraded or a plan edited
-      its history, so that recorded commits may no longer exist;
-    - the run date is today and a clock that was days ahead made the freeze (`State.is_overtaken`).
+    - the run date is today and the lake's format was upgraded or a plan edited its history since
+      then, so that recorded commits may no longer exist;
+    - the run date is today and the refs were read by a clock that was days ahead
+      (`State.is_overtaken`).
 
-    If storages or symbolic links have changed since the freeze, its rows are published again with
-    current keys. If the run date is today, this also updates the prefixes that containers refer to
-    by name, and a broken link causes a new freeze. On other dates, addresses behind a broken link
-    keep their keys.
+    If only storages or symbolic links have changed, the same rows are published with current keys.
+    If the run date is today, this also updates the prefixes that containers refer to by name, and
+    refs are read again if a link is broken. On other dates, addresses behind a broken link keep
+    their keys.
 
-    The clock is read before the first ref. A freeze that is not made on its run date is
-    `historical`, so its plan can be shown but not applied.
+    The clock is read before the first ref. Refs that are not read on their run date are
+    `historical`, so the plan can be shown but not applied.
 
     Raises:
-        LakeUnreadable: If the lake is unreadable or hides a ref of the previous freeze.
+        LakeUnreadable: If the lake is unreadable or hides a ref that the previous run recorded.
     """
     state = context.state
     frozen = context.find(LAKE_REFS, lake_name)
@@ -133,11 +134,11 @@ def lake_refs(context: RunContext, lake_name: str) -> PublishedTable:
 
 
 def _with_current_keys(context: RunContext, lake_name: str, frozen: PublishedTable) -> PublishedTable | None:
-    """Return the freeze with the current keys of its addresses, or None if a new one is needed."""
+    """Return the published refs with current keys, or None if refs have to be read again."""
     try:
         prefixes = _read_prefixes(context, lake_name, frozen)
     except LakeUnreadable:
-        return None  # a new freeze reports it
+        return None  # reading the refs again reports it
     if _has_current_keys(context, frozen) and prefixes == frozen_prefixes(frozen):
         return frozen
     try:
@@ -145,7 +146,7 @@ def _with_current_keys(context: RunContext, lake_name: str, frozen: PublishedTab
     except (FormatError, StoreError):
         if context.run_date != context.clock.today():
             return _resolve_again(context, lake_name, frozen, prefixes, resolve_or_keep)
-        return None  # a new freeze finds the tables that need the broken link
+        return None  # reading the refs again finds the tables that need the broken link
 
 
 def _require_same_catalog(context: RunContext, lake_name: str, catalog: str) -> None:
@@ -215,7 +216,7 @@ def _is_current(context: RunContext, lake_name: str, frozen: PublishedTable) -> 
 
 
 def _was_read_in_full(context: RunContext, lake_name: str, frozen: PublishedTable) -> bool:
-    """Check that no table was unreadable at the freeze, or in a later step of the run date."""
+    """Check that all tables were readable when the refs were read and in later steps of the date."""
     live = context.find(LIVE_FILES, lake_name)
     return not frozen.summary(LakeRefsSummary).unread and (live is None or not live.summary(LiveFilesSummary).unreadable)
 
@@ -234,7 +235,7 @@ def _has_current_sources(context: RunContext, lake_name: str, frozen: PublishedT
 
 
 def _has_current_keys(context: RunContext, frozen: PublishedTable) -> bool:
-    """Check whether the storages and symbolic links are unchanged since the freeze."""
+    """Check whether the storages and symbolic links are unchanged since the refs were read."""
     resolver = context.resolver()
     if frozen.summary(LakeRefsSummary).resolved_as != resolver.settings_digest:
         return False
@@ -244,7 +245,7 @@ def _has_current_keys(context: RunContext, frozen: PublishedTable) -> bool:
 def _read_prefixes(context: RunContext, lake_name: str, frozen: PublishedTable) -> NamedPrefixes | None:
     """Return the prefixes that containers refer to by name.
 
-    If the run date is today, they are read from the lake, otherwise from the freeze.
+    If the run date is today, they are read from the lake, otherwise from the published refs.
     """
     lake = context.lake(lake_name)
     is_today = context.run_date == context.clock.today()
@@ -261,7 +262,7 @@ def _resolve_again(
     prefixes: NamedPrefixes | None,
     resolve: Callable[[pa.Table, KeyResolver], pa.Table] = resolve_rows,
 ) -> PublishedTable:
-    """Publish a freeze again with newly resolved keys and other named prefixes."""
+    """Publish the recorded refs again with newly resolved keys and other named prefixes."""
     state, resolver = context.state, context.resolver()
     run = start_run(context, context.group(lake_name), LAKE_REFS)
     log_activity("resolving the addresses of the recorded refs again")
@@ -279,7 +280,7 @@ def _resolve_again(
 
 
 def freeze_without(context: RunContext, lake_name: str, frozen: PublishedTable, reasons: Mapping[int, str]) -> PublishedTable:
-    """Publish a freeze of refs again, with the tables of some sources marked as unreadable.
+    """Publish the recorded refs again, with the tables of some sources marked as unreadable.
 
     The claims of these tables become prefixes in which all files are kept. The tables' pinned files
     stay live, but their metadata may be missing.
@@ -369,7 +370,7 @@ def read_frozen_refs(context: RunContext, lake_name: str, published: PublishedTa
 
 
 def frozen_prefixes(published: PublishedTable) -> NamedPrefixes | None:
-    """Return the prefixes in a freeze that containers refer to by name, or None if it has none."""
+    """Return the prefixes that containers refer to by name, or None if the lake has none."""
     summary = published.summary(LakeRefsSummary)
     return None if summary.named_prefixes is None else NamedPrefixes(summary.named_prefixes, summary.named_prefixes_error)
 
@@ -380,9 +381,10 @@ def read_side_rows(context: RunContext, published: PublishedTable, side: str, sc
 
 
 def _describe_unresolved(refs: FrozenRefs, resolver: KeyResolver) -> Iterator[str]:
-    """Yield a note for each claim whose address cannot be resolved.
+    """Yield a note for each location that is not claimed because its address cannot be resolved.
 
-    Live files at such addresses make their table unreadable, or are reported as unknown addresses.
+    If the lake needs files at such an address, their table is unreadable, or the address is
+    reported as unknown.
     """
     for claim in refs.claims:
         if (problem := resolver.find_problem(claim.address)) is not None:

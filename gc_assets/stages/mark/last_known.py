@@ -220,7 +220,7 @@ def find_last_run(context: RunContext, lake_name: str, frozen_at: datetime) -> t
 
 
 def list_freezes(context: RunContext, lake_name: str, frozen_at: datetime) -> list[PastRun]:
-    """Return the runs that read (froze) a lake's refs at or before a time, newest first.
+    """Return the runs that recorded a lake's refs at or before a time, newest first.
 
     A rehearsal may use real runs, but a real run never uses a rehearsal.
     """

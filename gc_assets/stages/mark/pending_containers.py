@@ -231,5 +231,5 @@ def length_identity(rows: pa.Table, address: str, length: str) -> pa.ChunkedArra
 
 
 def _join(first: pa.ChunkedArray | pa.Array, second: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray:
-    """Join two text columns. The value of a row is null if either input is null."""
+    """Join two string columns. The value of a row is null if either input is null."""
     return pc.binary_join_element_wise(first, second, "\x1f")

@@ -29,7 +29,7 @@ from gc_assets.state.summaries import FreezeTime, LakeRefsSummary
 
 @dataclass(frozen=True, slots=True)
 class Freeze:
-    """The refs that a run recorded, keyed by ref name, and the time. Refs without head are omitted."""
+    """The refs recorded by a run, keyed by ref name, and the time. Refs without head are omitted."""
 
     at: datetime
     refs: Mapping[str, Ref]
@@ -158,16 +158,16 @@ def _find_claims(context: RunContext, newest: PublishedTable, tables: Sequence[_
 
 
 def find_previous_refs(context: RunContext, lake_name: str, current: Freeze, since: datetime) -> tuple[PreviousRef, ...]:
-    """Return the refs that were deleted or moved from the time `since` up to the current freeze."""
+    """Return the refs that were deleted or moved between the time `since` and the current run."""
     previous = list_previous_freezes(context, lake_name, current.at)
     recent = [index for index, run in enumerate(previous) if _frozen_at(run) >= since]
-    # The last freeze before the period is needed to detect deletions up to its first freeze.
+    # The last record before the period is needed to detect deletions up to its first record.
     first = max(0, (recent[0] if recent else len(previous)) - 1)
     return tuple(find_dropped_or_moved([*(_read_freeze(context, run) for run in previous[first:]), current]))
 
 
 def find_dropped_or_moved(freezes: Sequence[Freeze]) -> Iterator[PreviousRef]:
-    """Yield the refs of each freeze that are missing or have another head in the next freeze."""
+    """Yield the refs of each record that are missing or have another head in the next record."""
     for earlier, later in pairwise(freezes):
         for name, ref in earlier.refs.items():
             found = later.refs.get(name)
@@ -176,7 +176,7 @@ def find_dropped_or_moved(freezes: Sequence[Freeze]) -> Iterator[PreviousRef]:
 
 
 def list_previous_freezes(context: RunContext, lake_name: str, before: datetime, *, with_real: bool = False) -> list[PastRun]:
-    """Return the runs that read (froze) a lake's refs before a time, oldest first.
+    """Return the runs that recorded a lake's refs before a time, oldest first.
 
     Rehearsals see only rehearsals, and real runs see only real runs, because their clocks differ.
     With `with_real`, a rehearsal sees real runs too, because both read the same catalog.

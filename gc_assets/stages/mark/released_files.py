@@ -52,7 +52,7 @@ class ReleasedFiles:
 
 
 def find_released_files(context: RunContext, lake_name: str) -> ReleasedFiles | None:
-    """Return the files that lifecycle rules release in this run, or None without such rules.
+    """Return the files released by lifecycle rules in this run, or None if the lake has no rules.
 
     Raises:
         StateError: If the lake has such rules, but the table is not published.

@@ -1,4 +1,4 @@
-"""List the tables that the current run cannot read, with reasons, start times and storages."""
+"""List unreadable tables, with the reasons, the times since when, and the storages."""
 
 from __future__ import annotations
 

@@ -67,14 +67,14 @@ class _ReasonCounter:
 
 
 def count_reasons(context: RunContext, header: PlanHeader, published: PublishedTable | None) -> Mapping[tuple[str, str], Mapping[str, int]]:
-    """Count why an apply did not execute some of the planned actions.
+    """Count the reasons why planned actions were not executed by an apply.
 
     Args:
         published: The `deletion_log` of the apply, or None if it only edited histories.
 
     Returns:
-        For each phase and outcome, the number of files, uploads or edits for each reason. If
-        several reasons differ only in names and numbers, one of them is given as an example.
+        The number of files, uploads or edits by reason, for each phase and outcome. If several
+        reasons differ only in names and numbers, one of them is given as an example.
     """
     found, columns = _ReasonCounter(), ["phase", "outcome", "error"]
     for batch in batches(context.state, DELETION_LOG.schema, published.paths(), columns) if published is not None else ():

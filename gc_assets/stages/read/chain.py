@@ -101,7 +101,7 @@ def _commit_links(context: RunContext, lake: str, commit: str, table: str | None
 
 
 def _steps_back(context: RunContext, lake: str, head: str | None, commit: str, table: str | None) -> int | None:
-    """Count the commits on the shortest path from a head back to a commit, or None without a path."""
+    """Count the commits on the shortest path from a head to a commit, or None if there is no path."""
     graph = context.table(COMMIT_GRAPH, lake)
     rows = read_parts(context.state.files, graph.paths(), COMMIT_GRAPH.schema, ["table_uuid", "commit_id", "parents"])
     same = pc.is_null(rows.column("table_uuid")) if table is None else pc.equal(rows.column("table_uuid"), table)

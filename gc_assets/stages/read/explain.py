@@ -115,7 +115,7 @@ def explain(context: RunContext, text: str, storage: str | None = None) -> list[
 
 
 def _explain_part(context: RunContext, storages: Sequence[str], text: str) -> list[Explanation]:
-    """Explain the file whose key begins or ends with a text, if there is exactly one.
+    """Explain the file whose key begins or ends with a string, if there is exactly one.
 
     Raises:
         UsageError: If more than one file matches.

@@ -19,9 +19,9 @@ MAX_MATCHES: Final = 20
 
 
 def find_keys(context: RunContext, storage: str, text: str) -> list[str]:
-    """Return up to `MAX_MATCHES` sorted keys of a storage that begin or end with a text.
+    """Return up to `MAX_MATCHES` sorted keys of a storage that begin or end with a string.
 
-    An ellipsis in the text matches any characters. The search covers the listing of the run date
+    An ellipsis in the string matches any characters. The search covers the listing of the run date
     and all deletion logs.
     """
     found = set[str]()

@@ -67,7 +67,7 @@ class TableAmounts:
 
     @property
     def effects(self) -> tuple[str, str]:
-        """Two short texts, about irreversible and about reversible actions."""
+        """Short descriptions of the irreversible and of the reversible actions."""
         return describe_effects(self.by_action, self.edits, self.final_edits)
 
 
@@ -90,7 +90,7 @@ def amounts_by_table(context: RunContext, header: PlanHeader, published: Publish
 
 
 def purges_by_table(context: RunContext, storages: Sequence[str]) -> dict[tuple[str, str | None], Amount]:
-    """Sum up the quarantined files that the plans of a run purge, keyed by lake and table.
+    """Return the number and size of quarantined files that a run's plans purge, by lake and table.
 
     Args:
         storages: Names of the storages that have a plan.

@@ -42,7 +42,7 @@ def nothing_to_apply(plan: PlanHeader) -> str:
 
 
 def describe_edits(plans: Iterable[PlanHeader | PlanSummary]) -> Iterator[str]:
-    """Yield a text with the number of history edits for each action, such as `expire 13 snapshots`."""
+    """Yield the number of history edits for each action, as a phrase such as `expire 13 snapshots`."""
     by_action, paths, unknown = Counter[str](), 0, 0
     for plan in plans:
         by_action.update(plan.edits_by_action)

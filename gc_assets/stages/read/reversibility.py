@@ -39,7 +39,7 @@ _SUBJECTS: Final = {
     PURGE: ("file", "purged"),
     ABORT: ("upload", "aborted"),
 }
-# Texts for each outcome, in the singular and the plural.
+# Phrases for each outcome, in the singular and the plural.
 _FILE_TEXTS: Final = {
     ABSENT: ("was gone already", "were gone already"),
     CHANGED: ("is needed, changed or waits, so it was left alone", "are needed, changed or wait, so they were left alone"),
@@ -227,7 +227,7 @@ def describe_effects(files: Mapping[str, Amount], edits: int, final_edits: int, 
         uploads: Unfinished uploads to abort, if any.
 
     Returns:
-        A text about effects that cannot be undone, and one about effects that can.
+        A description of the effects that cannot be undone, and one of those that can.
     """
     final = [*_count_files(PURGE, files), *_count_edits(final_edits)]
     final += [f"abort {count_of(uploads.count, 'upload')} ({format_bytes(uploads.bytes)})"] if uploads is not None and uploads.count else []

@@ -1,4 +1,4 @@
-"""Summarise a run for each table: its policy as text, its snapshots and its files.
+"""Summarise a run for each table: its policy in words, its snapshots and its files.
 
 Tables are read one part at a time, so only the sums are kept in memory.
 """
@@ -43,7 +43,7 @@ class RunTable:
 
     Attributes:
         table: The table name, `CURRENT_STATE`, or None if the lake is a single repository.
-        policy: The table's retention policy as text.
+        policy: The table's retention policy in words.
         kept: Number of snapshots or commits that are retained. Snapshots that only another lake
             with the same table retains are included.
         expiring: Number of snapshots or commits that no policy retains.
@@ -120,7 +120,7 @@ def _add_files(context: RunContext, item: RunTable, usages: Sequence[TableUsage]
 
 
 def unowned_files(context: RunContext, storage: str) -> Amount:
-    """Return number and size of the files in a storage that no lake claims."""
+    """Return the number and size of the files in a storage that no lake claims."""
     return context.table(ORPHAN_FILES, storage).summary(OrphanFilesSummary).storage_breakdown.get(UNOWNED, Amount())
 
 
@@ -131,7 +131,7 @@ def claims_outside(context: RunContext, lake: str) -> list[str]:
 
 
 def protected_files(context: RunContext, storage: str) -> Amount:
-    """Return number and size of claimed, unused files that only a `protect` pattern keeps."""
+    """Return the number and size of claimed, unused files that only a `protect` pattern keeps."""
     return context.table(ORPHAN_FILES, storage).summary(OrphanFilesSummary).storage_breakdown.get(PROTECTED, Amount())
 
 

@@ -86,7 +86,7 @@ def ref_names(context: RunContext, lake_name: str) -> list[str]:
 
 
 def lakes_with_refs(context: RunContext, lakes: Sequence[str], refs: Collection[str]) -> list[str]:
-    """Return the lakes that have at least one of some refs, or all lakes if no lake has one."""
+    """Return the lakes that have at least one of the refs, or all lakes if none has one."""
     return [lake for lake in lakes if not set(refs).isdisjoint(ref_names(context, lake))] or list(lakes)
 
 
@@ -106,7 +106,7 @@ def require_refs(context: RunContext, scenario: Scenario) -> None:
 
 @dataclass(frozen=True)
 class ScenarioTask:
-    """A task that applies the policy of each scenario and writes the live containers and files.
+    """Applies the policy of each scenario, and writes the live containers and files.
 
     `run_single_task` calls it. For each scenario's bit in the column `live`, the task's summary
     contains how many fewer commits are retained than in the run (`expired`). It also contains how

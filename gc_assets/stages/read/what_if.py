@@ -263,7 +263,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class _WriteScenarioFiles:
-    """A task that writes rows with the `SCENARIO_FILES` columns as parts of an unpublished run."""
+    """Writes rows with the `SCENARIO_FILES` columns as parts of an unpublished run."""
 
     files: Files
     run: TableRun
@@ -277,7 +277,7 @@ class _WriteScenarioFiles:
 
 @dataclass(frozen=True)
 class _FindCollectable:
-    """A task that selects objects which would be deletion candidates if no lake needed them.
+    """Selects objects that would be deletion candidates if no lake needed them.
 
     It yields the `CHANGED_FILES` columns, including the lake and the table that claim the object.
     """

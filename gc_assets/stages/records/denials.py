@@ -144,7 +144,7 @@ def find_denial(context: RunContext, storage: str) -> str | None:
 
 
 def denied_uploads(context: RunContext, storage: str) -> set[tuple[str, str | None]]:
-    """Return key and upload id of each unfinished upload whose abort was denied recently."""
+    """Return the key and upload id of each unfinished upload whose abort was denied recently."""
     rows = _open_reader(context, storage).read_all()
     mine = rows.filter(pc.equal(rows.column("phase"), ABORT))
     return set(zip(mine.column("key").to_pylist(), mine.column("version_id").to_pylist(), strict=True))
@@ -159,7 +159,7 @@ def _open_reader(context: RunContext, storage: str) -> _DeniedReader:
 
 @dataclass(frozen=True)
 class _DeniedReader:
-    """Task that takes numbers of parts of deletion logs and yields `DENIED_OBJECTS` columns."""
+    """Takes part numbers of deletion logs, and yields rows with the `DENIED_OBJECTS` columns."""
 
     files: Files
     parts: tuple[SegmentFile, ...]

@@ -28,9 +28,9 @@ def first_freeze(refs: Sequence[PublishedTable]) -> datetime:
 def find_clock_lead(context: RunContext, storage_name: str, refs: Sequence[PublishedTable]) -> timedelta:
     """Return how far the host's clock is ahead of a storage's clock, with one request to the store.
 
-    Subtract this from the time of a freeze before you compare it with times of files or with times
-    in quarantine. If the host's clock was set back after the freeze, the result is such that the
-    freeze is not later than now.
+    Subtract this from the time at which refs were read before you compare it with times of files or
+    with times in quarantine. If the host's clock was set back since then, the result is such that
+    this time is not later than now.
 
     A run continues with the host's clock if the store's clock cannot be read, because the apply of
     its plan must read it.
@@ -59,7 +59,7 @@ def find_clock_lead(context: RunContext, storage_name: str, refs: Sequence[Publi
 
 
 def describe_clock_lead(storage_name: str, frozen_at: datetime, lead: timedelta) -> str:
-    """Return a message with both times of the first freeze and the next step."""
+    """Return a message with both times of reading the first ref, and the next step."""
     minutes = timedelta(minutes=round(lead / timedelta(minutes=1)))
     return (
         f"The host's clock is {format_duration(minutes)} ahead of the clock of storage {storage_name}: the lakes were read at "

@@ -110,7 +110,7 @@ def _views(context: RunContext) -> dict[str, KnownTable]:
 
 
 def _of_catalog(context: RunContext, lake_name: str) -> dict[str, KnownTable]:
-    """Return the times of the oldest and newest snapshot of each table, keyed by table UUID."""
+    """Return the times of each table's oldest and newest snapshot, keyed by table UUID."""
     refs = read_rows(context.state, LAKE_REFS, context.table(LAKE_REFS, lake_name), columns=["table_uuid"])
     graph = context.table(COMMIT_GRAPH, lake_name)
     commits = read_rows(context.state, COMMIT_GRAPH, graph, columns=["table_uuid", "commit_id", "parents", "committed_at"])

@@ -247,7 +247,7 @@ def remove_former(
 def _find_former(
     context: RunContext, lake_name: str, newer: Mapping[File, Mapping[str, Any]], resolver: KeyResolver
 ) -> tuple[set[File], set[File]]:
-    """Find metadata files in the freezes (recorded refs) of a lake's earlier runs.
+    """Find metadata files in the refs recorded by a lake's earlier runs.
 
     The waiting time of a file begins with the first run that no longer found it. A file that was
     written after a run was not found by it.
@@ -283,7 +283,7 @@ def _find_former(
 
 
 def _read_names(context: RunContext, refs: PublishedTable) -> dict[str, set[str]]:
-    """Return the names of the tables in a run's freeze of refs, keyed by table UUID."""
+    """Return the names of the tables in a run's recorded refs, keyed by table UUID."""
     names = defaultdict[str, set[str]](set)
     for row in read_parts(context.state.files, refs.paths(SOURCES_SIDE), SOURCES, ["table_uuid", "table_name"]).to_pylist():
         names[row["table_uuid"]].add(row["table_name"])
@@ -291,9 +291,9 @@ def _read_names(context: RunContext, refs: PublishedTable) -> dict[str, set[str]
 
 
 def _list_uuids(context: RunContext, refs: PublishedTable, names: Mapping[str, Collection[str]]) -> set[str]:
-    """Return the UUIDs of the tables in a run's freeze of refs, including unreadable tables.
+    """Return the UUIDs of the tables in a run's recorded refs, including unreadable tables.
 
-    Unreadable tables have no UUID in the freeze, so they are looked up in `names` by name.
+    The UUIDs of unreadable tables are not recorded, so they are looked up in `names` by name.
     """
     unread = {item.table_name for item in refs.summary(LakeRefsSummary).unread}
     of_unread = {uuid for uuid, of_table in names.items() if None in unread or not unread.isdisjoint(of_table)}
@@ -368,7 +368,7 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True)
 class _CurrentFiles:
-    """Metadata files in this run's freeze of refs, and each table's locations, by table UUID."""
+    """Metadata files in this run's recorded refs, and each table's locations, by table UUID."""
 
     files: frozenset[File]
     locations: Mapping[str, frozenset[File]]
@@ -458,7 +458,7 @@ def _find_seen(context: RunContext, wanted: set[File], resolver: KeyResolver) ->
 
 
 def _find_in_freeze(context: RunContext, refs: PublishedTable, wanted: Collection[File], resolver: KeyResolver) -> set[File]:
-    """Return the wanted metadata files that a run's freeze of refs contains."""
+    """Return the wanted metadata files that a run's recorded refs contain."""
     rows = read_parts(context.state.files, refs.paths(PINNED_SIDE), PINNED, ["storage", "key"])
     rows = rows.filter(pc.is_in(rows.column("key"), pa.array([key for _, key in wanted], pa.string())))
     found = {file for row in rows.to_pylist() if (file := (row["storage"], row["key"])) in wanted}

@@ -266,7 +266,7 @@ class _AddReasons:
         )
 
     def _find_witnesses(self, hashes: NDArray[np.int64]) -> pa.RecordBatch:
-        """Return the strongest witness of the file with each key hash, or a null row without one."""
+        """Return the strongest witness for each key hash, or a null row if there is no witness."""
         found = pa.concat_tables([_NO_WITNESS, *(self._witnesses_of(own, hashes) for own in self.matches.released)])
         if len(self.matches.released) > 1:
             filled = {name: pc.fill_null(found.column(name), "") for name in _WITNESS_ORDER[2:]}

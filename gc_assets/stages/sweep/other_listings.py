@@ -35,7 +35,7 @@ def list_claiming_lakes(context: RunContext, tables: Sequence[PublishedTable]) -
 
 
 def find_listing_time(context: RunContext, sweep: PublishedTable) -> datetime | None:
-    """Return when the objects of a sweep were listed, or None if the time is unknown."""
+    """Return when a sweep's objects were listed, or None if the time is unknown."""
     state, owner = context.state, sweep.receipt.owner
     inventory = state.open_input(sweep, owner, STORAGE_INVENTORY.name)
     if inventory is None:  # an earlier release pruned it

@@ -429,9 +429,10 @@ class ForeignMetadata:
     notes: tuple[str, ...] = ()
 
     def protected_prefixes(self, storage_name: str) -> tuple[str, ...]:
-        """Return the prefixes of foreign tables, and of possible tables around unreadable metadata.
+        """Return prefixes in which no file is deleted: those of foreign tables and around junk.
 
-        Their files in the storage are not deleted.
+        Junk are files named like metadata that cannot be read as metadata. They may belong to a
+        table.
         """
         foreign = {item.prefix for item in self.prefixes if item.storage == storage_name}
         return tuple(sorted(foreign.union(map(find_table_prefix, self.junk))))

@@ -2,8 +2,8 @@
 
 Rules apply to paths at branch heads. Each branch is evaluated separately, so a path may be deleted
 on one branch and stay on another. The objects are not released, because older commits still
-reference them. The API cannot name paths that are not UTF-8, so they are left out: its name for one
-may be another path.
+reference them. Paths that are not UTF-8 are left out, because the API cannot represent them: its
+name for one may be another path.
 """
 
 from __future__ import annotations
