@@ -23,7 +23,7 @@ def _current_id(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Deliveries:
-    """The ids of the events that each target has received."""
+    """The ids of the events received by each target."""
 
     by_target: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
 

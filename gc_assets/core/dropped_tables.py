@@ -44,7 +44,7 @@ _LAST_PART = re.compile(r"\.(`(?:[^`]|``)*`|[^.]*)$")
 
 @dataclass(frozen=True, slots=True)
 class RememberedTable:
-    """The record of a table that an accepted run has read, with its claims on one storage.
+    """The record of a table read by an accepted run, with its claims on one storage.
 
     Attributes:
         table_name: `namespace.table`, or None if unknown.

@@ -303,7 +303,7 @@ def foreign_metadata(
         junk: Number of files that are named like metadata but have other content. The files in
             their directories are kept, but the gate does not fail because of them.
         junk_samples: Keys of some of them.
-        dead: Tables that users have accepted as dead.
+        dead: Tables accepted as dead by users.
         unknown: Why the metadata in another storage of the same lakes is unknown. No override is
             possible, because it could not protect the tables there.
         notes: Sentences about storages whose earlier sweep was used.

@@ -55,7 +55,7 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """The heads of all branches that one run has found.
+    """The heads of all branches found by one run.
 
     Attributes:
         tables: Tables of which the run has read at least one ref. If the run could not read a

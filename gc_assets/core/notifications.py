@@ -55,7 +55,7 @@ class FailedApply:
 
 @dataclass(frozen=True, slots=True)
 class LastRun:
-    """The plan that the last run of a storage has made, and its status.
+    """The plan made by the last run of a storage, and its status.
 
     Attributes:
         missing: Why the plan is not approved, or None if it is.

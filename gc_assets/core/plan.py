@@ -415,7 +415,7 @@ class PlanHeader(RenamedKeys, StrictModel):
 
 
 def completed_header(header: PlanHeader, done: Mapping[str, Amount], edits: Mapping[str, int]) -> PlanHeader:
-    """Return a copy of a plan's header with the totals that an apply has completed, for messages.
+    """Return a copy of a plan's header with the totals completed by an apply, for messages.
 
     Args:
         done: Files and bytes with the outcome `done` in each phase.

@@ -666,11 +666,11 @@ class IncrementalLake(Lake, Protocol):
     """
 
     def new_commits(self, source: CommitSource, known: Collection[str], previous_heads: Collection[str] = ()) -> Iterator[Commit]:
-        """Yield the commits of a source that no earlier run has read.
+        """Yield the commits of a source that were not read by an earlier run.
 
         Args:
             source: Part of the commit graph, as returned by `freeze` in the current run.
-            known: Ids of commits that earlier runs have read. Reading stops at these, because their
+            known: Ids of commits read by earlier runs. Reading stops at these, because their
                 ancestors are known as well.
             previous_heads: Head commits of refs in an earlier run, which no ref may reach any more.
                 They and their ancestors are yielded too. Commits that no longer exist are skipped.

@@ -45,7 +45,7 @@ def execute(
 ) -> Iterator[Outcome]:
     """Execute the rows of a plan and yield an outcome for each of them.
 
-    Rows that an earlier run has completed are not executed again. Their outcomes are taken from the
+    Rows completed by an earlier run are not executed again. Their outcomes are taken from the
     log. Failed rows are retried. The order of rows does not matter, but rows of the same hash
     partition (`share_of`) should be adjacent, because the log is read one partition at a time.
 

@@ -273,7 +273,7 @@ class Directory:
 
 @dataclass(frozen=True, slots=True)
 class ListingBatch:
-    """Some of the objects that a listing task has found.
+    """Some of the objects found by a listing task.
 
     Attributes:
         objects: The objects, with the columns of `storage_inventory`.

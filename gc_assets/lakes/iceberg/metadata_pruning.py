@@ -30,7 +30,7 @@ class MetadataPruning(TableCommit):
     def settle(self, registration: Registration) -> tuple[list[ExpiryOutcome], list[ExpiryAction]]:
         """Return outcomes of actions that need no commit, and the actions that are still possible.
 
-        Actions that an earlier commit has executed get the outcome `done`.
+        Actions executed by an earlier commit get the outcome `done`.
         """
         if not registration.collect and not self.is_committed:
             return self.report("changed", f"table {registration.name} is no longer collected: {registration.exclusion}"), []

@@ -107,7 +107,7 @@ class RepoInfo:
 
     @property
     def disabled_features(self) -> frozenset[str]:
-        """Names of feature flags that a user has disabled."""
+        """Names of feature flags disabled by a user."""
         return frozenset(FEATURE_FLAGS[flag] for flag in self.disabled_flags or ())
 
     @property

@@ -23,7 +23,7 @@ class RepositorySettings:
 
     Attributes:
         availability: `online`, `read-only` or `offline`.
-        disabled_features: Names of the library's feature flags that a user has disabled.
+        disabled_features: Names of the library's feature flags disabled by a user.
     """
 
     spec_version: int = 1

@@ -78,7 +78,7 @@ def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: d
 
 
 class _Policy:
-    """Retention rules for the refs that a run has read. They come from the server or lakes.yaml."""
+    """Retention rules for the refs read by a run. They come from the server or lakes.yaml."""
 
     def __init__(self, refs: FrozenRefs, config: LakeFsLakeConfig) -> None:
         self._refs = refs

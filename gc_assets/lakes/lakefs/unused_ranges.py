@@ -47,7 +47,7 @@ def pin_dumps(objects: Objects, location: str, dump: RefsDump) -> tuple[ContentR
     Args:
         objects: Reads the objects.
         location: Location of the namespace, ending in `/`.
-        dump: The refs dump that this run has read.
+        dump: The refs dump read by this run.
 
     Raises:
         LakeUnreadable: If the manifest or one of the metaranges cannot be read.

@@ -42,7 +42,7 @@ def read_commits(
             gets a digest of the state (all keys with their content) that the server lists at this
             commit.
         no_ancestor: Hash that the server reports as the parent of a root commit.
-        known: Commits that earlier runs have read. They and their ancestors are skipped.
+        known: Commits read by earlier runs. They and their ancestors are skipped.
         previous_heads: Heads from earlier runs. Their logs are read as well if they still exist.
 
     Raises:

@@ -55,7 +55,7 @@ class Revalidation:
         lead: timedelta,
         foreign: ForeignRows | None = None,
     ) -> Revalidation:
-        """Prepare the checks from the refs and live files that the apply has read again.
+        """Prepare the checks from the refs and live files read again by the apply.
 
         Args:
             header: The header of the plan.

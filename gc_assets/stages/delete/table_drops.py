@@ -53,7 +53,7 @@ def find_table_drops(
     Args:
         accepted: `deletion_plan` of the last accepted run.
         live: `live_files` of all lakes in this run.
-        expired: Number of files that the policy has expired since that run, by lake and table UUID.
+        expired: Number of files expired by the policy since that run, by lake and table UUID.
     """
     drops: list[TableDrop] = []
     for now in live:

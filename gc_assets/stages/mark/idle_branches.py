@@ -148,7 +148,7 @@ def date_sighting(context: RunContext, lake_name: str, frozen_at: datetime) -> d
 
 
 def find_deleted_branches(log: BranchLog, since: datetime, refs: FrozenRefs, commits: pa.Table) -> tuple[Ref, ...]:
-    """Return the idle branches that plans have deleted since a time, with their old heads.
+    """Return the idle branches deleted by plans since a time, with their old heads.
 
     Any missing branch counts as deleted unless its deletion was undone. For example, an interrupted
     apply may have deleted it, or an undo may have failed. A branch is skipped if it exists again

@@ -19,7 +19,7 @@ from gc_assets.state.side_tables import CLAIMS, EDGES
 
 
 def find_purged(roots: RootTables, logs: Mapping[str, Sequence[str]], found: pa.Table, failed: pa.Table) -> pa.Array:
-    """Return the addresses of missing containers that gc-assets itself has purged.
+    """Return the addresses of missing containers purged by gc-assets itself.
 
     These containers do not have to exist, because a longer retention cannot bring back files that
     were purged earlier. The metadata file of a head is never included, because its absence is a

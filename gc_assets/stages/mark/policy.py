@@ -25,7 +25,7 @@ from gc_assets.state.summaries import PolicyTableSummary
 def policy_table(context: RunContext, lake_name: str) -> PublishedTable:
     """Publish this run date's rules together with the rules of all earlier dates.
 
-    The table is a history of the policies that runs have used.
+    The table is a history of the policies used by runs.
     """
     state = context.state
     run = start_run(context, lake_name, POLICY_TABLE)

@@ -141,7 +141,7 @@ def find_expiry_logs(context: RunContext, lake_name: str, until: str | None = No
 
 
 def read_edits(files: Files, logs: Sequence[str]) -> tuple[ExpiryAction, ...]:
-    """Read history edits that plans have made and that have not been undone.
+    """Read history edits made by plans and not undone since.
 
     Removals of table snapshots are skipped, because commit graphs do not contain removed snapshots.
     """

@@ -41,7 +41,7 @@ _SEGMENT_TABLES = {None: MANIFEST_ENTRIES.schema, LOCATIONS_SIDE: LOCATIONS, CON
 
 
 def build_links(resolver: KeyResolver) -> pa.Table:
-    """Return the directories that a resolver has looked up, with their targets (`LINKS` columns)."""
+    """Return the directories looked up by a resolver, with their targets (`LINKS` columns)."""
     found = sorted(resolver.link_targets.items())
     return pa.table({"directory": [name for name, _ in found], "target": [target for _, target in found]}, schema=LINKS)
 

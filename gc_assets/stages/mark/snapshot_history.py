@@ -1,4 +1,4 @@
-"""Record all snapshots of a lake, including those that expiry has removed from the metadata.
+"""Record all snapshots of a lake, including those removed from the metadata by expiry.
 
 The idea comes from Iceberg proposal 10646, "Extend Snapshot Reference Lifecycle". The history is
 stored in the state, because other engines delete catalog properties that they do not support. Each

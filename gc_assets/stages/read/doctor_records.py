@@ -213,7 +213,7 @@ def check_trash(context: RunContext, storage: StorageConfig) -> Iterator[Finding
 
 
 def check_identity(context: RunContext, storage: StorageConfig) -> Iterator[Finding]:
-    """Compare the id of a storage with the one that the state has recorded."""
+    """Compare a storage's id with the one recorded in the state."""
     known = read_registry(context.state).find("storage", storage.name)
     if known is None or known.storage_id is None:
         return

@@ -134,7 +134,7 @@ def _describe_reasons(outcome: str, reasons: Counter[str]) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class RecordedActions:
-    """The actions that an unfinished apply has recorded so far.
+    """The actions recorded so far by an unfinished apply.
 
     Attributes:
         counts: Number of files and uploads, keyed by phase and outcome.
@@ -156,7 +156,7 @@ class RecordedActions:
 
 
 def describe_recorded(header: PlanHeader, recorded: RecordedActions, config: Config) -> Iterator[str]:
-    """Describe the changes that an unfinished apply has made, beginning with irreversible ones."""
+    """Describe the changes made by an unfinished apply, beginning with irreversible ones."""
     if recorded.is_empty:
         yield NOTHING_CHANGED
         return

@@ -62,7 +62,7 @@ def record_token(state: State, storage_name: str, token: int) -> None:
 
 
 def find_unknown_leases(context: RunContext, storage_name: str, store: Store) -> UnknownLeases | None:
-    """Find leases that the counter in the storage has counted, but the state does not contain.
+    """Find leases counted in the storage but missing from the state.
 
     Returns:
         The leases, or None if the state contains all. A state of release 0.3 or earlier contains no

@@ -270,7 +270,7 @@ def newest_first() -> Column:
 
 
 def removed_since(spark: SparkSession, reader: LogReader, since: datetime) -> DataFrame:
-    """Find objects that applies have moved away or purged since a time.
+    """Find objects moved away or purged by applies since a time.
 
     An inventory made at that time still contains them.
 

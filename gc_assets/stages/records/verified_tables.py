@@ -1,4 +1,4 @@
-"""Record tables that a verification mark has read after an apply edited them.
+"""Record the tables edited by an apply, as read afterwards by its verification mark.
 
 An apply that expires snapshots writes metadata after the last run has read the table. If the table
 is dropped before the next run, this record is the evidence that gc-assets has read that metadata.

@@ -142,7 +142,7 @@ class ForeignSearch:
         """Write the side tables that later runs and applies read.
 
         Args:
-            written: The parts of `orphan_files` that the sweep has written.
+            written: The parts of `orphan_files` written by the sweep.
         """
         files, rules = self.context.state.files, self.rules
         tables = {

@@ -49,7 +49,7 @@ def update_older_files(spark: SparkSession, remembered: KeyHashes | None, writte
 
     Args:
         remembered: The files that the last accepted run remembered.
-        written: The parts of `orphan_files` that the sweep has written.
+        written: The parts of `orphan_files` written by the sweep.
     """
     known = np.empty(0, np.int64) if remembered is None else remembered.read_sorted()
     if written.rows and (remembered is not None or any(rule == NEW_CLAIM for *_, rule in written.totals)):

@@ -63,7 +63,7 @@ class BucketObjects(ABC):
         return run_with_deadline(self.connections.read_seconds, address, read_identity)
 
     def list(self, prefix: str) -> Iterator[tuple[str, int, datetime]]:
-        """List the objects under a prefix, without objects that gc-assets itself has written.
+        """List the objects under a prefix, without objects written by gc-assets itself.
 
         Raises:
             StoreError: If a key is not UTF-8, so that no address can contain it.
