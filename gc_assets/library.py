@@ -223,7 +223,8 @@ class PublishedRuns:
         """Select a run.
 
         Args:
-            run_date: A date, or a text such as `2026-11-22`. By default, the newest run is selected.
+            run_date: A date, or a string such as `2026-11-22`. By default, the newest run is
+                selected.
 
         Raises:
             UsageError: If `run_date` is not a valid run date.

@@ -53,14 +53,14 @@ class CheckResult:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """An asset check.
+    """Definition of an asset check.
 
     Attributes:
         name: The name of the check.
-        danger: The danger that the check prevents or reports.
+        danger: The risk that the check prevents or reports.
         evaluate: The function that performs the check.
         blocking: Whether a failure fails the step.
-        refuses: Whether a failure means that a gate refuses the plan. It is reported with severity
+        refuses: Whether a failure means that a gate refuses the plan. Such a failure has severity
             ERROR, but does not block restores or other storages.
     """
 

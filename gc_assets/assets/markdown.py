@@ -23,7 +23,7 @@ _ADDRESS: Final = re.compile(r"(?i)\b(https?|ftp|mailto|javascript|data|www)([:.
 
 
 def escape_markdown(text: str) -> str:
-    """Escape a text so that Markdown shows it literally and on one line, even in a table."""
+    """Escape a string so that Markdown shows it literally and on one line, even in a table."""
     shown = to_message(text).replace("\n", "\\n")
     escaped = _MARKUP.sub(lambda match: {"<": "&lt;", ">": "&gt;", "&": "&amp;"}.get(match[0], f"\\{match[0]}"), shown)
     return _ADDRESS.sub(lambda match: f"{match[1]}&#{ord(match[2])};", escaped)

@@ -64,7 +64,7 @@ def plan_card(plan: StoredPlan, config: Config, now: datetime, tables: Sequence[
 
 
 def page_length(text: str) -> int:
-    """Return the length of a text in UTF-16 code units, which Dagster's page counts."""
+    """Return the length of a string in UTF-16 code units, which Dagster's page counts."""
     return len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 

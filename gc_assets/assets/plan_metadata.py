@@ -81,7 +81,7 @@ def _count_unowned(context: RunContext, storage: str) -> dict[str, Any]:
 
 
 def _paragraph(text: str) -> dg.MarkdownMetadataValue:
-    """Convert a text to Markdown, the only kind of metadata that Dagster shows on several lines."""
+    """Convert a string to Markdown, the only kind of metadata shown by Dagster on several lines."""
     return dg.MetadataValue.md(wrap_markdown(escape_markdown(text)))
 
 

@@ -43,7 +43,7 @@ class Binding:
 
 
 def configured_bindings(config: Config) -> list[Binding]:
-    """Return the bindings that users have configured in lakes.yaml."""
+    """Return the bindings configured in lakes.yaml."""
     return [Binding(dg.AssetKey(item.key.split("/")), lake.name, item.table) for lake in config.lakes for item in lake.assets]
 
 

@@ -16,7 +16,7 @@ from email.message import Message
 
 @dataclass(frozen=True, slots=True)
 class BatchPart:
-    """The response to a single request of a batch. Names of headers are in lower case."""
+    """The response to a single request of a batch. Header names are in lower case."""
 
     status_code: int
     reason: str

@@ -93,7 +93,7 @@ class AzureBucket(BucketStorage[AzureConfig]):
     # Reads.
 
     def head(self, key: str, role: Role = "change", version_id: str | None = None) -> ObjectInfo | None:
-        """Look up a blob. None if it is missing.
+        """Look up a blob. Returns None if it is missing.
 
         Raises:
             PermissionError: If the changing role is used and the blob is not a block blob. Only
@@ -346,7 +346,7 @@ class AzureBucket(BucketStorage[AzureConfig]):
         return self._change(item.key, lambda blob: blob.delete_blob(version_id=item.version_id), attempts=1)
 
     def _to_result(self, answer: BatchPart, key: str) -> Change:
-        """Convert the response to a single request of a batch."""
+        """Convert one response of a batch to the result of its delete."""
         if answer.status_code < _OK:
             return Change("done")
         error = HttpResponseError(message=answer.reason, response=answer)  # pyright: ignore[reportArgumentType]
@@ -397,7 +397,7 @@ class AzureBucket(BucketStorage[AzureConfig]):
     def _copy(self, source: ObjectInfo, key: str, to: str, entry: tuple[str, str], condition: dict[str, Any]) -> Change:
         """Copy a blob with its properties, tags and tier, and wait until the copy is complete.
 
-        This also handles a copy that an earlier attempt has started.
+        This also handles a copy started by an earlier attempt.
         """
         metadata = {name: value for name, value in source.answer.metadata.items() if _to_entry(name) not in COPY_ENTRIES}
         options: dict[str, Any] = {"metadata": {**metadata, entry[0].replace("-", "_"): entry[1]}, **condition}
@@ -457,13 +457,13 @@ class AzureBucket(BucketStorage[AzureConfig]):
             pause = min(2 * pause, 5.0)
 
     def _finish_earlier_copy(self, to: str, entry: tuple[str, str]) -> Change | None:
-        """Wait for a copy that an earlier attempt has started, or clean up after it.
+        """Wait for a copy started by an earlier attempt, or remove what it has left behind.
 
-        If the server has aborted a copy, an empty blob remains, which is deleted.
+        An aborted copy leaves an empty blob behind, which is deleted.
 
         Returns:
-            The result of the copy, or `absent` if an aborted copy was deleted. None if the blob at
-            the key is not such a copy.
+            The result of the copy, or `absent` if the blob is gone. None if the blob at the key is
+            not an earlier copy.
         """
         found = self.head(to)
         if found is not None and _is_unfinished(found, entry) and _text(found.answer.copy.status) == "pending":
@@ -518,7 +518,7 @@ def _text(value: Any) -> Any:
 
 
 def _to_entry(name: str) -> str:
-    """Convert the name of a metadata entry on Azure to the name that other stores use."""
+    """Convert a metadata entry's name on Azure to the name used by other stores."""
     entry = name.lower().replace("_", "-")
     return entry if entry in COPY_ENTRIES else name.lower()
 

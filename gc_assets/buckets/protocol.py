@@ -72,7 +72,7 @@ class Change:
 
     @property
     def reason(self) -> str:
-        """The error message, or an empty text."""
+        """The error message, or an empty string."""
         return "" if self.error is None else self.error.strerror or str(self.error)
 
     def require(self) -> Self:
@@ -92,8 +92,8 @@ class ObjectInfo:
         modified: The modification time.
         version_id: The version, if the bucket keeps versions.
         metadata: The user-defined metadata, with lower-case names.
-        unfinished: Metadata entries that gc-assets has added, if the object is a copy that the
-            server has not completed or has aborted. `metadata` then does not contain them.
+        unfinished: Metadata entries added by gc-assets, if the object is a copy that the server has
+            aborted or not completed. `metadata` then does not contain them.
         token_is_checksum: Whether the token depends only on the object's bytes. If so, a token that
             looks like an MD5 digest can be compared with the token of a copy.
         answer: The complete response, for use by the implementation of the bucket.
@@ -163,7 +163,7 @@ class Page:
     Attributes:
         keys: The full keys, including the prefix of the storage, as bytes.
         sizes: The sizes in bytes. A delete marker has the size 0.
-        modified: The modification times, as ISO 8601 texts from the server.
+        modified: The modification times, as ISO 8601 strings from the server.
         etags: The tokens (see `identity.py`), without quotes. Empty for delete markers.
         classes: The storage classes, if the response contains them.
         common: The common prefixes up to the delimiter.
@@ -257,7 +257,7 @@ class ConditionalBucket(Protocol):
     # Reads.
 
     def head(self, key: str, role: Role = "change", version_id: str | None = None) -> ObjectInfo | None:
-        """Look up an object. None if it is missing or hidden under a delete marker."""
+        """Look up an object. Returns None if it is missing or hidden under a delete marker."""
         ...
 
     def read(self, key: str, role: Role = "change", version_id: str | None = None) -> tuple[bytes, ObjectInfo]:
@@ -329,7 +329,7 @@ class ConditionalBucket(Protocol):
     def put_if_absent(self, key: str, content: bytes) -> Change:
         """Create an object. The verdict is `changed` if there already is one at the key.
 
-        If a response was lost, the existing object may be the one that this call has written.
+        If a response was lost, the existing object may be the one written by this call.
         """
         ...
 

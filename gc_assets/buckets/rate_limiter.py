@@ -51,7 +51,7 @@ class RateLimiter:
         """Wait until the next request may be sent.
 
         Args:
-            requests: As how many requests the next one counts. For example, servers count every key
+            requests: How many requests the next one counts as. For example, servers count every key
                 in a DeleteObjects request.
         """
         with self._lock:
@@ -73,7 +73,7 @@ class RateLimiter:
             self._slowed = now, min(observed, rate) if rate is not None else observed
 
     def _allowed_rate(self, now: float) -> float | None:
-        """Compute how many requests per second are allowed. None if there is no limit."""
+        """Compute how many requests per second are allowed. Returns None if there is no limit."""
         share = self._per_second / budget_shares() if self._per_second is not None else None
         if self._slowed is None:
             return share

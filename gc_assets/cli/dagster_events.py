@@ -26,7 +26,7 @@ def has_instance() -> bool:
 
 
 def report_apply(context: RunContext, header: PlanHeader, applied: ApplyResult) -> None:
-    """Report to Dagster the phases of a plan that an apply has executed."""
+    """Report to Dagster the phases of a plan executed by an apply."""
     if has_instance():
         with _warn_on_failure():
             from gc_assets.assets.command_events import report_plan

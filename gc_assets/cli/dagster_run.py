@@ -42,7 +42,7 @@ WITHOUT_SPARK: Final = frozenset({POLICY_TABLE.name, CURRENT_RULES.name, LAKE_RE
 
 @dataclass(frozen=True, slots=True)
 class RunSelection:
-    """The part of a run that the user has requested, by default all of it.
+    """The part of a run requested by the user, by default all of it.
 
     Attributes:
         lakes: Restrict the run to these lakes. Unless `storages` is also set, no storage is listed

@@ -30,7 +30,7 @@ class TextColumn:
 
     Attributes:
         name: The heading.
-        cells: One text for each row.
+        cells: One string for each row.
         rigid: Never wrap or shorten the cells.
         right: Align the cells to the right.
     """

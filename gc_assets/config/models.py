@@ -603,7 +603,7 @@ class Config(AssetMetadata):
         return None if settings is None else settings.endpoint or settings.server_of_environment()
 
     def address_aliases(self) -> list[tuple[str, str]]:
-        """Return all other addresses of storages, including web addresses.
+        """Return all other addresses of storages, including HTTP URLs.
 
         Returns:
             Pairs of a storage's name and an address.

@@ -40,7 +40,7 @@ def endpoint_of(server: DemoServer) -> str:
 
 
 def _find_program() -> str:
-    """Return the program on PATH, or the one that the test suite of a checkout has installed."""
+    """Return the program on PATH, or the one installed by the test suite of a checkout."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gc-assets"
     installed = sorted(str(path) for path in cache.glob(f"azurite-*/node_modules/.bin/{_PROGRAM}"))
     found = shutil.which(_PROGRAM) or (installed[-1] if installed and shutil.which("node") is not None else None)

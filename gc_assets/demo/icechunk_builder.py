@@ -80,7 +80,7 @@ class RepositoryBuilder:
     """Commits to a repository at chosen times.
 
     Attributes:
-        created: The files that the commit of each snapshot has written.
+        created: The files written by the commit of each snapshot.
         known_files: All files from earlier commits.
     """
 
@@ -137,7 +137,7 @@ class RepositoryBuilder:
         return [path for path in written if path not in removed]
 
     def set_time(self, snapshot: str, at: datetime) -> None:
-        """Change the time of a snapshot and of the files that its commit has written."""
+        """Change the time of a snapshot and of the files written by its commit."""
         set_flushed_at(self.snapshot_file(snapshot), at)
         if (self.path / "repo").exists():
             set_entry_time(self.path / "repo", snapshot, at)

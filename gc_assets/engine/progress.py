@@ -262,7 +262,7 @@ def current_work() -> StageProgress | None:
 
 
 def requests_sent() -> Requests:
-    """Return the object store requests that the current stage and its inner stages have sent."""
+    """Return the object store requests sent by the current stage and its inner stages."""
     current = _CURRENT.get()
     return current.tally.sent if current is not None else Requests()
 
@@ -278,7 +278,7 @@ def jobs_started() -> int | None:
 
 
 def count_jobs(spark: SparkSession | None) -> int | None:
-    """Return the number of jobs that the Spark application has started.
+    """Return the number of jobs started by the Spark application.
 
     The result is None with Spark Connect, and on platforms that restrict access to the JVM.
     """

@@ -93,7 +93,7 @@ def record_names(config: Config, state: State, clock: Clock) -> None:
 
 
 def read_storage_id(config: Config, storage: StorageConfig) -> str | None:
-    """Read the id that an apply has written to `.gc-assets/` in a storage.
+    """Read the id written by an apply to `.gc-assets/` in a storage.
 
     The result is None if there is no id, or if this process may not read it.
 

@@ -93,7 +93,7 @@ def group_by_size(paths: Sequence[str], sizes: Sequence[int], most: int | None =
 
 @dataclass(frozen=True)
 class ScanTask:
-    """A task for executors that receives numbers, and reads the groups of files that they select.
+    """Reads groups of files, which are selected by number, on executors.
 
     Attributes:
         files: The files of the state.

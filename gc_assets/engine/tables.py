@@ -363,7 +363,7 @@ def write_parts(rows: pa.Table, run: TableRun, files: Files, prefix: str) -> lis
 def merge_written(rows: Sequence[Any]) -> WrittenParts:
     """Merge the reports of the tasks of a job, which are rows with the `PARTS_DDL` columns.
 
-    Requests that the tasks have sent are added to the counts of the driver process.
+    Requests sent by the tasks are added to the counts of the driver process.
     """
     main: list[PartFile] = []
     side: dict[str, list[PartFile]] = {}
@@ -423,7 +423,7 @@ def report_parts(
 
 @dataclass(frozen=True)
 class _WriteParts:
-    """The task with which `write_frame` writes parts on executors.
+    """Writes parts on executors for `write_frame`.
 
     It is a class, because instances can be pickled both in classic sessions and with Spark Connect.
     """
@@ -469,7 +469,7 @@ class _WriteParts:
 def add_totals(totals: dict[tuple[str, ...], Totals], rows: pa.RecordBatch, by: Sequence[str]) -> None:
     """Add the rows to the totals for each combination of values in the columns `by`.
 
-    Bytes are only summed if there is a `size_bytes` column. Missing values count as empty texts.
+    Bytes are only summed if there is a `size_bytes` column. Missing values count as empty strings.
     """
     if not by or rows.num_rows == 0:
         return
@@ -495,7 +495,7 @@ def publish(
 ) -> PublishedTable:
     """Publish written parts as the current table of the run date.
 
-    Files that failed attempts of tasks have left in the directory of the run are deleted first.
+    Files left in the run's directory by failed attempts of tasks are deleted first.
 
     Args:
         state: The state.

@@ -1,4 +1,4 @@
-"""Pass notifications to a command that the user has configured."""
+"""Pass notifications to a command configured by the user."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ class WorkspaceJobs:
         return f"See {self._page or self._host}."
 
     def _output(self, run: Run) -> str:
-        """Return the error of the job's Python process, or an empty text without an error."""
+        """Return the error of the job's Python process, or an empty string if it has not failed."""
         for task in run.tasks or ():
             try:
                 error = self._jobs.get_run_output(task.run_id).error

@@ -139,7 +139,7 @@ def _job_events(context: dg.AssetExecutionContext | dg.OpExecutionContext, jobs:
 
 
 def _build_result(event: dg.AssetMaterialization, jobs: Jobs, partition_key: str) -> dg.MaterializeResult:
-    """Build the result for a table that a job has published.
+    """Build the result for a table published by a job.
 
     Raises:
         StateError: If Dagster's process cannot find the table in the state.

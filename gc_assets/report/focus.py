@@ -61,7 +61,7 @@ class Charge:
     Attributes:
         storage: The storage that contains the files.
         lake: The lake to which the files belong, or None if they do not belong to any.
-        table: The table to which the files belong, or None without a table and for a single
+        table: The table to which the files belong. None if they belong to no table, or to a single
             repository.
         share: The category of the bytes, such as `live`, `expired history`, `garbage` or `purged`.
             Other files have a category of the storage breakdown.

@@ -156,7 +156,7 @@ def _is_server(pid: int) -> bool:
 
 
 def _command_line(pid: int) -> str:
-    """Return the command line of a process, or an empty text if it has ended."""
+    """Return the command line of a process, or an empty string if it has ended."""
     if Path("/proc/self").exists():
         try:
             return Path(f"/proc/{pid}/cmdline").read_text(errors="replace")

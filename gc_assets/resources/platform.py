@@ -35,7 +35,7 @@ class Platform:
     Attributes:
         config: The configuration.
         clock: The clock, which is fixed in a rehearsal.
-        unsafe: Safety limits that environment variables lower, as texts for messages.
+        unsafe: Safety limits lowered by environment variables, as phrases for messages.
         path: The path of the configuration file.
         names_error: Why the recorded names of lakes and storages could not be read, or None.
     """

@@ -117,7 +117,7 @@ def copy_to_absent(bucket: RequestTarget, key: str, to: str, source: ObjectInfo,
 
 
 def _abort_unfinished(bucket: RequestTarget, to: str) -> None:
-    """Abort the unfinished uploads that an interrupted copy has left at one of gc-assets' keys."""
+    """Abort unfinished uploads left by an interrupted copy at one of gc-assets' keys."""
     target = bucket.target(to)
     with translate_errors(bucket.address(to)):
         client = bucket.client("change")

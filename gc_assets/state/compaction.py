@@ -83,11 +83,12 @@ class CompactedPart(Part):
 
 
 class CompactedSegment(StrictModel):
-    """Copies of the rows that several runs added to a cumulative table.
+    """Copy of the rows of several runs of a cumulative table.
 
     Attributes:
-        runs: The runs in the order of their rows. In `ORDERED_TABLES`, they are sorted by run id.
-        dropped_rows: Number of rows that were removed from a reduced segment.
+        runs: The runs, in the same order as their rows. In `ORDERED_TABLES`, this is the order of
+            run ids.
+        dropped_rows: Number of unneeded rows left out of the copy (`Reduction`).
     """
 
     name: str
@@ -239,7 +240,7 @@ def read_list(files: Files, group: str, asset: str) -> SegmentList:
 
 
 def compact(files: Files, runs: Sequence[PastRun], listed: SegmentList) -> CompactedSegment | None:
-    """Merge the first long sequence of small segments. Without one, merge the newest segments.
+    """Merge the first long sequence of small segments or, if there is no such sequence, the newest.
 
     Args:
         runs: All runs of the table.

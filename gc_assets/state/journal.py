@@ -723,7 +723,7 @@ def _format(receipt: Receipt) -> bytes:
 
 
 def _start_time(run_id: str) -> float | None:
-    """Parse the start of a run from its id, in seconds since 1970. None for any other name."""
+    """Parse the start of a run from its id, in seconds since 1970. Returns None for other names."""
     try:
         return datetime.strptime(run_id.partition("-")[0] + "+0000", "%Y%m%dT%H%M%SZ%z").timestamp()
     except ValueError:

@@ -190,7 +190,7 @@ def read_errors(path: str) -> Generator[None]:
 
 
 def decode_each(files: Files, paths: Sequence[str], decode: Callable[[bytes], Iterator[_T]]) -> Iterator[_T]:
-    """Download and decode files. Errors contain the path (see `read_errors`)."""
+    """Download files and yield their decoded content. Errors contain the path (`read_errors`)."""
     contents, number = files.contents(paths), 0
     while number < len(paths):
         with read_errors(f"{files.root}/{paths[number]}"):

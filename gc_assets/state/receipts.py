@@ -40,7 +40,7 @@ class Receipt(RenamedKeys, StrictModel):
         inputs: References to the receipts of input tables, by path.
         balances: Checks for completeness.
         summary: Statistics of the stage, see `summaries.py`.
-        unsafe: Safety limits that the environment has lowered.
+        unsafe: Safety limits lowered by the environment.
         sequence_number: The position among all publications of the table in their actual order,
             regardless of the clocks of hosts. 0 before release 0.4.
     """

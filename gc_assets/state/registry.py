@@ -130,10 +130,11 @@ def canonical_location(kind: str, address: str) -> str:
 
 
 def spellings_of(kind: str, address: str, state_root: str) -> tuple[str, ...]:
-    """Return spellings of an address that stay the same if its canonical location changes.
+    """Return spellings that identify a location even if its canonical address has changed.
 
-    The first spelling stays the same if a symbolic link gets a new target, and the second if
-    storage and state move together.
+    The first spelling is the path with its symbolic links unresolved, so a link can get another
+    target. The second is relative to the state, so storage and state can move together. Locations
+    in object stores have neither.
     """
     try:
         parsed, state = parse_address(address), parse_address(state_root)
@@ -366,7 +367,7 @@ def _adopt(state: State) -> Iterator[RegistryEntry]:
 
 
 def _last_location(state: State, storage_name: str) -> str | None:
-    """Look up the location of a storage in its last plan. Returns None without a readable plan."""
+    """Look up a storage's location in its last plan. Returns None if no plan is readable."""
     try:
         plans = state.history(storage_name, DELETION_PLAN.name)
         return state.open(plans[-1]).summary(DeletionPlanSummary).header.location if plans else None

@@ -195,7 +195,7 @@ HEADS: Final = pa.schema([("branch", pa.string()), ("container", pa.string())])
 # Edits of branches, which are part of the expiry plan. Schema: `EXPIRY_PLAN`.
 EDITS_SIDE: Final = "_edits"
 
-# Due paths that are not UTF-8, which the server's API cannot name. Schema: `LIFECYCLE_PATHS`.
+# Due paths that are not UTF-8, which the server's API cannot represent. Schema: `LIFECYCLE_PATHS`.
 INEXACT_PATHS_SIDE: Final = "_inexact_paths"
 
 # --- live_files ---

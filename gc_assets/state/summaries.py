@@ -137,7 +137,7 @@ class LakeRefsSummary(Summary):
         repository: The repository, if the lake is a repository on a server.
         catalog: Kind and address of the catalog or server, with symbolic links resolved.
         seen_at: If a rule deletes idle branches of the lake, the time at which the refs were read,
-            according to whichever clock of the host and the stores is ahead.
+            according to the clock of the host or of a store, whichever is ahead.
     """
 
     TABLE: ClassVar = "lake_refs"
@@ -167,11 +167,11 @@ class CommitGraphSummary(Summary):
 
     Attributes:
         known: Number of commits reused from an earlier graph.
-        read_as: Fingerprint of the release and server that determine the commits. A later run only
-            reuses commits of a graph with the same fingerprint.
+        read_as: Digest of the gc-assets release and the lake's server (`graph_fingerprint`). A
+            later run only reuses these commits if its own digest is equal.
         unread: Why no commits of the lake could be read, or None.
-        bases: Run ids of the earlier graphs whose commits the graph contains. None in graphs of
-            earlier releases.
+        bases: Run ids of the earlier graphs that this graph extends. None in graphs of earlier
+            releases.
     """
 
     TABLE: ClassVar = "commit_graph"
@@ -265,7 +265,7 @@ class ManifestEntriesSummary(Summary):
     """Summary of `manifest_entries`.
 
     Attributes:
-        levels: Number of container levels that this run has decoded.
+        levels: Number of container levels decoded by this run.
         segments: Number of segments in the cache, including this one.
     """
 
