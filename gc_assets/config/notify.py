@@ -53,7 +53,7 @@ def _headers(value: Any) -> Any:
         raise _secret_error("expected a mapping of names and values, such as {Authorization: ${TOKEN}}")
     names = [name for name in cast("Mapping[Any, Any]", value) if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name)]
     if names:
-        raise _secret_error("the name of a header may contain only letters, digits and -")
+        raise _secret_error("a header name may contain only letters, digits and -")
     return cast("Mapping[str, Any]", value)
 
 

@@ -142,7 +142,7 @@ def parse_page(document: dict[str, Any], location: str) -> Page:
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         after = f"the entry after {page.keys[-1]!r}" if page.keys else "the first entry"
         raise StoreError(
-            f"{location}: cannot parse {after} of a page ({error!r}); this server does not follow the API of Google Cloud Storage"
+            f"{location}: cannot parse {after} of a page ({error!r}); this server does not follow the Google Cloud Storage API"
         ) from error
     return page
 
@@ -173,7 +173,7 @@ def _require_order(page: Page, last: bytes, location: str) -> None:
             )
         if not _is_growing(names):
             raise StoreError(
-                f"{location}: the keys of a page are not in byte order; this server does not follow the API of Google Cloud Storage"
+                f"{location}: the keys of a page are not in byte order; this server does not follow the Google Cloud Storage API"
             )
 
 

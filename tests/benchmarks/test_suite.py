@@ -493,7 +493,7 @@ def test_compare_reads_a_saved_run(run_all: Callable[..., Any], tmp_path: Path) 
     assert "- 1 rows were measured once in each run" in output
 
 
-def test_compare_refuses_another_file_before_measuring(run_all: Callable[..., Any], tmp_path: Path) -> None:
+def test_compare_refuses_file_not_written_by_save(run_all: Callable[..., Any], tmp_path: Path) -> None:
     other = tmp_path / "other.json"
     other.write_text("{}")
     invocation = run_all("--compare", str(other))

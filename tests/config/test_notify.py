@@ -74,7 +74,7 @@ def test_notification_targets_do_not_change_policy_digest(tmp_path: Path) -> Non
             "notify[0].headers.Authorization: a header may contain only printable ASCII characters",
         ),
         ({**HOOK, "headers": "Authorization: s3cr3t"}, "notify[0].headers: expected a mapping of names and values"),
-        ({**HOOK, "headers": {"Authorization: s3cr3t": "x"}}, "notify[0].headers: the name of a header may contain only letters"),
+        ({**HOOK, "headers": {"Authorization: s3cr3t": "x"}}, "notify[0].headers: a header name may contain only letters"),
         ({**MAIL, "to": []}, "notify[0].to"),
         ({**MAIL, "to": ["lakes@example.org\nBcc: all@example.org"]}, "notify[0].to[0]"),
         ({**MAIL, "username": "ada"}, "notify[0]: username and password require each other"),

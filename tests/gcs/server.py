@@ -1,4 +1,4 @@
-"""A server with the documented preconditions of the JSON API of Google Cloud Storage, in memory.
+"""A server with the documented preconditions of the Google Cloud Storage JSON API, in memory.
 
 The registries have no honest server: `fake-gcs-server` deletes in spite of a stale generation. This
 one implements the requests that `google-cloud-storage` and gcsfs send, and a part of the XML API.

@@ -101,9 +101,9 @@ def _find_polaris(policies: Collection[Any], kind: str) -> tuple[str, dict[str, 
         except ValueError:
             raise FormatError(f"{label} has content that is not JSON") from None
     if not isinstance(content, dict):
-        raise FormatError(f"{label} has no content, expected a JSON object")
+        raise FormatError(f"{label}: content must be a JSON object, got {content!r:.40}")
     if content.get("version") not in _SCHEMA_VERSIONS:
-        raise FormatError(f"{label} has the schema version {content['version']!r:.40}, expected {_SCHEMA_VERSIONS[-1]}")
+        raise FormatError(f"{label}: the schema version must be {_SCHEMA_VERSIONS[-1]}, got {content['version']!r:.40}")
     return label, content
 
 
@@ -162,7 +162,7 @@ def parse_lakekeeper(expiry: Mapping[str, Any], orphans: Mapping[str, Any], prop
 def _is_enabled(label: str, content: Mapping[str, Any], known: Collection[str]) -> bool:
     enabled = content.get("enable")
     if not isinstance(enabled, bool):
-        raise FormatError(f"{label} has enable {enabled!r:.40}, expected true or false")
+        raise FormatError(f"{label}: enable must be true or false, got {enabled!r:.40}")
     if enabled:  # In a disabled policy, no other key has an effect.
         _reject_unknown(label, content, known)
     return enabled
@@ -171,7 +171,7 @@ def _is_enabled(label: str, content: Mapping[str, Any], known: Collection[str]) 
 def _read_config(label: str, content: Mapping[str, Any]) -> dict[str, Any]:
     config = content.get("config") or {}
     if not isinstance(config, dict):
-        raise FormatError(f"{label} has config {config!r:.40}, expected a JSON object")
+        raise FormatError(f"{label}: config must be a JSON object, got {config!r:.40}")
     return cast("dict[str, Any]", config)
 
 
@@ -180,14 +180,14 @@ def _read_switch(key: str, properties: Mapping[str, str]) -> bool | None:
     if value is None:
         return None
     if value.lower() not in {"true", "false"}:
-        raise FormatError(f"table property {key} is {value!r:.40}, expected true or false")
+        raise FormatError(f"table property {key} must be true or false, got {value!r:.40}")
     return value.lower() == "true"
 
 
 def _read_flag(label: str, config: Mapping[str, Any], key: str, override: bool | None) -> bool:
     value = config.get(key)
     if not isinstance(value, bool | None):
-        raise FormatError(f"{label} has {key} {value!r:.40}, expected true or false")
+        raise FormatError(f"{label}: {key} must be true or false, got {value!r:.40}")
     return bool(value) if override is None else override
 
 
@@ -204,4 +204,4 @@ def _read_number(label: str, key: str, value: Any, unit: int) -> int:
             return int(min(Decimal(FOREVER_MS), (number * unit).to_integral_value(ROUND_CEILING)))
     except ArithmeticError:  # It is not a number, or too large.
         pass
-    raise FormatError(f"{label} has {key} {value!r:.40}, expected a number that is not negative")
+    raise FormatError(f"{label}: {key} must be a number of 0 or more, got {value!r:.40}")

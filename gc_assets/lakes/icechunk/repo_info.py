@@ -214,7 +214,7 @@ def _parse_refs(source: str, reader: TableReader, field: int, name: str, ids: Se
     for ref, table in zip(names, tables, strict=True):
         index = table.number(REF_SNAPSHOT, U32)
         if index >= len(ids):
-            raise FormatError(f"{source}: {name} {ref!r}: expected one of {len(ids):,} snapshots, found number {index:,}; {_RESTORE}")
+            raise FormatError(f"{source}: {name} {ref!r}: its snapshot index must be less than {len(ids):,}, got {index:,}; {_RESTORE}")
         refs[ref] = ids[index]
     return refs
 

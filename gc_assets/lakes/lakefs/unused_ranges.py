@@ -74,7 +74,7 @@ def _read_manifest(objects: Objects, location: str) -> Mapping[str, str]:
 
 def _require_id(name: object) -> str:
     if not isinstance(name, str) or not is_object_id(name):
-        raise TypeError(f"expected the id of a metarange, found {name!r}")
+        raise TypeError(f"expected a metarange id, found {name!r}")
     return name
 
 
