@@ -64,7 +64,7 @@ def lake_assets(config: Config, lake: LakeConfig, run_dates: RunDates) -> list[d
 
 
 def sort_steps(lake: LakeConfig) -> list[AssetStep]:
-    """Sort the steps of a lake so that each one follows the steps whose tables it reads."""
+    """Sort a lake's steps so that each one follows the steps whose tables it reads."""
     by_name = {step.outputs[0].table.name: step for step in [*LAKE_STEPS, *kind_steps(lake)]}
     first = {output.table.name: name for name, step in by_name.items() for output in step.outputs}
     needed = {name: {first[table.name] for table in _inputs(lake, step) if has_table(lake, table)} for name, step in by_name.items()}

@@ -70,7 +70,7 @@ def approve_config(header: PlanHeader) -> Iterator[str]:
 
 
 def _overrides(header: PlanHeader) -> str:
-    """Format the failed gates as the value of `override`. Empty if no gate failed."""
+    """Format the failed gates as the value of `override`, or return "" if no gate failed."""
     names = sorted({gate_name(gate.name) for gate in header.failed_gates})
     return f"[{', '.join(names)}]" if names else ""
 

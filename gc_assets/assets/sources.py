@@ -69,7 +69,7 @@ def source_assets(config: Config, lake: LakeConfig, tables: Sequence[str]) -> li
 
 
 def list_tables(config: Config, lake: LakeConfig) -> list[str]:
-    """List the tables of a lake that the newest run found. Empty if the state is unreadable."""
+    """List a lake's tables in the newest run. If the state is unreadable, the list is empty."""
     if kind_of(lake).is_one_table:
         return []
     try:

@@ -67,7 +67,7 @@ def find_table_location(address: str) -> str:
 
 
 def narrow_claims(claims: Sequence[PrefixClaim]) -> tuple[list[PrefixClaim], list[PrefixClaim]]:
-    """Restrict table claims that are too wide to the folders that Iceberg writes to.
+    """Restrict table claims that are too wide to the folders written by Iceberg.
 
     A claim is too wide if the table location is a whole storage, or contains a prefix of another
     table or lake. The same applies to possible locations of tables that were never read.

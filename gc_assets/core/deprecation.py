@@ -28,6 +28,6 @@ class RenamedAttribute(property):
 
 
 def warn_renamed_attribute(old: str, new: str) -> None:
-    """Issue a deprecation warning that points to the code that called the caller."""
+    """Issue a deprecation warning that points to the caller's caller."""
     message = f"`{old}` was renamed to `{new}`; the old name is removed in gc-assets {REMOVED_IN}"
     warnings.warn(message, DeprecationWarning, stacklevel=3)

@@ -291,7 +291,7 @@ class AdoptableFiles:
         return cls(first if any(first.values()) else {})
 
     def select(self, keys: pa.Array, modified: pa.Array) -> pa.Array:
-        """Return a mask that is true for files that are older than the table that claims them."""
+        """Return a mask that is true for files older than the table that claims them."""
         times = pc.fill_null(modified.cast(_MICROSECONDS).cast(pa.int64()), _NEVER)
         is_older = pc.less(times, max(self.first.values(), default=0))
         older = keys.filter(is_older)
@@ -379,7 +379,7 @@ class DroppedTable:
 
     @property
     def before(self) -> datetime:
-        """The time before which all files were written that certainly belong to the table."""
+        """The time before which all files certainly belonging to the table were written."""
         if self.accepted_at is None or self.shares_location:
             return self.table.written_before
         return max(self.accepted_at, self.table.written_before)
@@ -631,7 +631,7 @@ class DroppedPrefixes:
         return self._find_claimed(keys, self.is_shared)
 
     def find_undecided(self, keys: pa.Array) -> NDArray[np.bool_]:
-        """Return a mask of files whose prefix was claimed by a dropped table that has to wait."""
+        """Return a mask of files in a prefix claimed by a dropped table that has to wait."""
         return self._find_claimed(keys, lambda prefix: any(not self.tables[index].is_due for index in self.by_prefix[prefix]))
 
     def _find_claimed(self, keys: pa.Array, is_wanted: Callable[[str], bool]) -> NDArray[np.bool_]:

@@ -61,7 +61,7 @@ HAS_UNKNOWN_PATH: Final = "p"
 
 @dataclass(frozen=True, slots=True)
 class AcceptedPrefix:
-    """A prefix whose older files a user has accepted as garbage of the lake that claims it.
+    """A prefix whose older files were accepted by a user as garbage of the claiming lake.
 
     Attributes:
         prefix: The prefix with a trailing `/`.
@@ -263,7 +263,7 @@ class ForeignRules:
 
 
 class KnownFiles:
-    """Finds out which targets match a known file, i.e. one that a commit referenced.
+    """Finds the targets that match a known file, i.e. one referenced by a commit.
 
     Args:
         targets: The result of `ForeignRules.find_targets`.

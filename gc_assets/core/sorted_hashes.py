@@ -12,7 +12,7 @@ _MAX_SLOT_BITS: Final = 24
 
 
 def is_in_sorted(hashes: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return a mask that is true for hashes which occur in a sorted array."""
+    """Return a mask that is true for hashes that occur in a sorted array."""
     if not len(wanted):
         return np.zeros(len(hashes), bool)
     return wanted[np.minimum(np.searchsorted(wanted, hashes), len(wanted) - 1)] == hashes

@@ -42,7 +42,7 @@ def with_payload(raw: bytes, payload: bytes | bytearray) -> bytes:
 
 
 def field_position(payload: bytes | bytearray, number: int) -> int | None:
-    """Return the position of a field of the root table, or None if the field is absent."""
+    """Return the position of a field in the root table, or None if the field is absent."""
     table = struct.unpack_from("<I", payload, 0)[0]
     vtable = table - struct.unpack_from("<i", payload, table)[0]
     if 4 + 2 * number >= struct.unpack_from("<H", payload, vtable)[0]:

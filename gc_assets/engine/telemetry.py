@@ -38,7 +38,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 class StageRecord:
-    """The numbers of rows that a stage published, and of requests that it sent."""
+    """The numbers of rows published and of requests sent by a stage."""
 
     def __init__(self) -> None:
         self.rows: dict[str, int] = {}

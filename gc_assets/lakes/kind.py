@@ -52,7 +52,7 @@ class TableIdentity:
 
 @dataclass(frozen=True)
 class MetadataPattern:
-    """Pattern that finds metadata of one lake kind in prefixes that another lake claims.
+    """Pattern that finds metadata of one lake kind in prefixes claimed by another lake.
 
     It is pickled and sent to Spark executors.
 
@@ -75,7 +75,7 @@ class MetadataPattern:
 
 
 class TableRole(StrEnum):
-    """Purpose of a table that only one lake kind has, in the stages that all kinds share."""
+    """Purpose of a kind-specific table in the stages shared by all kinds."""
 
     # Files of retained commits that rules of the owner allow to be deleted. The columns are
     # `storage`, `key` and `deduplicated`, which is true if another reference still needs the file.

@@ -231,7 +231,7 @@ class NamedPrefixes:
     error: str | None = None
 
     def reference(self, name: str) -> str:
-        """Return a pseudo address which records that a container uses this name and prefix."""
+        """Return a pseudo address to record that a container uses this name and prefix."""
         return f"{_REFERENCE}{name}/{self.prefixes[name]}"
 
 
@@ -726,13 +726,13 @@ class UpgradableLake(Lake, Protocol):
 
 @runtime_checkable
 class FilteredLake(Lake, Protocol):
-    """Lake on a server that only lists refs that the user is allowed to read.
+    """Lake on a server that only lists refs readable by the user.
 
     A ref that disappears from the list may therefore only be hidden, and still exist.
     """
 
     def verify_deleted(self, names: Collection[str]) -> None:
-        """Verify that refs which the server no longer lists do not exist.
+        """Verify that refs no longer listed by the server do not exist.
 
         Raises:
             LakeUnreadable: If the server does not confirm this for each ref in `names`.

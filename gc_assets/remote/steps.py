@@ -26,7 +26,7 @@ TABLE_URI: Final = "dagster/uri"
 
 
 def remote_steps(assets: Sequence[dg.AssetsDefinition], jobs: Jobs) -> list[dg.AssetsDefinition]:
-    """Return assets that remote jobs compute. Steps that delete files stay separate steps."""
+    """Return assets computed by remote jobs. Steps that delete files stay separate steps."""
     deleting = [asset for asset in assets if asset.op.pool == DELETE_POOL]
     others = [asset for asset in assets if asset not in deleting]
     return [

@@ -195,6 +195,6 @@ def _node(row: dict[str, Any], state_row: dict[str, Any], moved: dict[str, str |
 
 
 def _drop_outer_parents(nodes: list[Node]) -> tuple[Node, ...]:
-    """Cut edges to commits that expiry removes, so that their children become the first commits."""
+    """Cut edges to commits removed by expiry, so that their children become the first commits."""
     gone = {node.commit_id for node in nodes if node.leaves}
     return tuple(replace(node, parent_after=None) if node.parent_after in gone else node for node in nodes)

@@ -41,7 +41,7 @@ _KILL_SECONDS: Final = 2.0
 
 
 def identity() -> str:
-    """Compute a digest that identifies the code which workers of a local server run.
+    """Compute a digest that identifies the code run by workers of a local server.
 
     It depends on the environment and on the versions of Python, Spark and gc-assets. The name of
     the executable is not included, because `python` and `python3` of an environment are the same.

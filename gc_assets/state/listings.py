@@ -9,7 +9,7 @@ from gc_assets.state.summaries import StorageInventorySummary
 
 
 def open_listing(state: State, inventory: PublishedTable) -> PublishedTable:
-    """Open the listing that a published inventory uses, which may be the inventory itself.
+    """Open the listing used by a published inventory, which may be the inventory itself.
 
     Raises:
         StateError: If it is an earlier run that is damaged or was removed from the state.

@@ -50,7 +50,7 @@ def requests_of(summary: Mapping[str, Any]) -> Requests:
 
 
 class IndexSummary(RenamedKeys, TolerantModel):
-    """The part of a summary that the run index contains, so that receipts need not be opened."""
+    """The part of a summary in the run index, so that receipts need not be opened."""
 
     @classmethod
     def of(cls, summary: Mapping[str, Any]) -> IndexSummary:

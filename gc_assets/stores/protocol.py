@@ -237,7 +237,7 @@ ProblemKind = Literal["symlink", "not_utf8", "special", "time", "unreadable"]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    r"""Something that a listing found and that is not a regular object, such as a symbolic link.
+    r"""An entry found by a listing that is not a regular object, such as a symbolic link.
 
     It is never deleted. Bytes of the key that are not UTF-8 are written as `\xNN`.
     """

@@ -25,7 +25,7 @@ class BranchEdits(TableCommit):
     creates: bool
 
     def settle(self, registration: Registration) -> tuple[list[ExpiryOutcome], list[ExpiryAction]]:
-        """Return the outcomes of actions that need no commit, and the actions that need one."""
+        """Return the outcomes of actions without a commit, and the actions that need one."""
         found = {action: self._settle(action, registration) for action in self.actions}
         settled = [outcome for outcome in found.values() if outcome is not None]
         return settled, [action for action, outcome in found.items() if outcome is None]

@@ -112,7 +112,7 @@ def find_recoverable(catalog: CatalogClient, uuids: Collection[str]) -> dict[str
 
 
 def _find_management_api(rest: RestCatalog) -> str | None:
-    """Return the warehouse's address in Lakekeeper's management API. None for other servers."""
+    """Return the warehouse's address in the management API, or None if it is not Lakekeeper."""
     root, warehouse = str(rest.uri).rstrip("/"), find_warehouse(rest.properties)
     if warehouse is None or not urlsplit(root).path.endswith("/catalog"):
         return None

@@ -16,7 +16,7 @@ from gc_assets.lakes.iceberg.expire import CONCURRENT_TABLES
 
 
 def find_unloadable(catalog: CatalogClient, tables: Mapping[str, str]) -> dict[str, str]:
-    """Find tables that pyiceberg cannot load and to which it therefore cannot commit.
+    """Find tables that pyiceberg cannot load, and therefore cannot commit to.
 
     `tables` maps table UUIDs to names. Tables that no longer have the given name are left out. The
     result maps table UUIDs to reasons.

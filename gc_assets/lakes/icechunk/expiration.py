@@ -172,7 +172,7 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Expiration:
-    """The history edits that a policy requires, and the snapshots that remain after them.
+    """The history edits required by a policy, and the snapshots that remain after them.
 
     Attributes:
         edits: New parents of snapshots.
@@ -271,7 +271,7 @@ def _is_deletable(history: History, head: int, semantics: Semantics) -> bool:
 
 
 def _find_keepers(history: History, walks: Sequence[Walk]) -> dict[int, Walk]:
-    """Map each snapshot that a rule keeps to the walk through it that reaches back furthest."""
+    """Map each snapshot kept by a rule to the walk through it that reaches back furthest."""
     keepers: dict[int, Walk] = {}
 
     def offer(index: int, walk: Walk) -> None:

@@ -25,11 +25,11 @@ class Repository(Protocol):
         ...
 
     def commits(self, source: CommitSource) -> Iterator[Commit]:
-        """Yield the snapshots in the shard that a source describes. `LakeUnreadable` if that fails."""
+        """Yield the snapshots in a source's shard. Raises `LakeUnreadable` if that fails."""
         ...
 
     def read_prefixes(self) -> NamedPrefixes:
-        """Read the virtual chunk containers (named prefixes). If that fails, return the reason."""
+        """Read the virtual chunk containers (named prefixes), or return the reason for a failure."""
         ...
 
 

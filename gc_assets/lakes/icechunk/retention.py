@@ -337,7 +337,7 @@ def _build_notes(
 
 
 def _describe_names(lake: str, graph: Graph, ambiguous: frozenset[str]) -> Iterator[str]:
-    """Yield notes about names that refs share, and about ref directories that the library ignores."""
+    """Yield notes about names shared by refs, and about ref directories ignored by the library."""
     for name in sorted(ambiguous):
         types = Counter(pointer.ref.ref_type for pointer in graph.pointers if pointer.ref.ref_name == name)
         if len(types) > 1:

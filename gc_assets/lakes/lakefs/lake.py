@@ -248,7 +248,7 @@ class LakeFsLake:
         yield from restore_paths(self._path_client(), plan_id, actions)
 
     def probe_edits(self) -> Finding | None:
-        """Check that the server permits the edits that the configuration requires, if any."""
+        """Check that the server permits the edits required by the configuration, if any."""
         commits = self._config.has_commit_rules
         if not (commits or self._config.idle_rules):
             return None

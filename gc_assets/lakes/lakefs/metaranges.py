@@ -1,4 +1,4 @@
-"""Parse metaranges, which list the ranges of a commit or of a part of the refs dump.
+"""Parse metaranges, which list the ranges of a commit or of one part of a refs dump.
 
 Format: lakeFS `committed.proto`, RangeData.
 """

@@ -137,5 +137,5 @@ class _Policy:
 
 
 def _ref_label(ref: Ref, branches: Collection[str]) -> str:
-    """Return the name of a ref. If a tag has the same name as a branch, prefix it with `tag`."""
+    """Return a ref's name. If a tag has the same name as a branch, prefix it with `tag`."""
     return f"tag {ref.ref_name}" if ref.ref_type == "tag" and ref.ref_name in branches else ref.ref_name

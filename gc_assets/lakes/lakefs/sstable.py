@@ -53,7 +53,7 @@ class SSTable:
 
 
 def read_sstable(source: str, raw: bytes) -> SSTable:
-    """Parse an SSTable. `FormatError` if it is damaged, incomplete or has an unknown format."""
+    """Parse an SSTable. Raises `FormatError` if it is damaged or has an unknown format."""
     file = _File(source, raw)
     metaindex, index = file.footer()
     meta = dict(file.pairs(metaindex))

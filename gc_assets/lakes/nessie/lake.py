@@ -96,7 +96,7 @@ class NessieLake:
         )
 
     def verify_deleted(self, names: Collection[str]) -> None:
-        """Verify that refs that the server no longer lists do not exist.
+        """Verify that refs no longer listed by the server do not exist.
 
         Raises:
             LakeUnreadable: If the server still has one of the refs or denies access to it.

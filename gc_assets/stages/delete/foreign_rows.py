@@ -49,7 +49,7 @@ _FOREIGN_COPIES: Final = pa.schema([("key", pa.string()), ("source_plan_id", pa.
 
 
 def never_named() -> frozenset[str]:
-    """Return the plan reasons which imply that no commit ever referenced the file."""
+    """Return the plan reasons that imply that no commit ever referenced the file."""
     return frozenset({UNREFERENCED, *(kind.files.never_committed for kind in KINDS.values() if kind.files.never_committed is not None)})
 
 

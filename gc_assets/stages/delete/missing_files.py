@@ -80,7 +80,7 @@ def _missing_in(context: RunContext, storage_name: str) -> Iterator[Unreadable]:
 
 
 def _is_accepted(context: RunContext, sweep: PublishedTable) -> bool:
-    """Check whether a user accepted that the live files which a sweep did not find are missing.
+    """Check whether a user accepted the loss of the live files that a sweep did not find.
 
     This is the case if the sweep of the last plan that was approved with an override of
     `live_listed` did not find these files either. Earlier approvals do not count: a file that only

@@ -328,7 +328,7 @@ class LiveSet:
         return with_columns(rows, {ROUTE: pc.if_else(is_released, LIFECYCLE_SIDE, rows.column(ROUTE))})
 
     def read_released(self, storage: str) -> pa.ChunkedArray:
-        """Return the keys of the files of a storage that lifecycle rules release."""
+        """Return the keys of a storage's files that lifecycle rules release."""
         if self.released is None:
             return pa.chunked_array([], pa.string())
         rows = self.released.read_keys(self._files)

@@ -76,7 +76,7 @@ MAX_FIRST_BYTES: Final = 48 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class EntryCache:
-    """Published segments of cached entries whose fingerprint equals that of this run.
+    """Published segments of cached entries with the same fingerprint as this run.
 
     Attributes:
         segments: Segments whose keys are current.

@@ -164,7 +164,7 @@ class FindPending:
         return pc.is_in(addresses, states.column("address").filter(pc.less_equal(states.column("rank"), HELD)))
 
     def _find_outdated_names(self) -> pa.Array:
-        """Return the addresses of decoded containers that use a name whose prefix has changed."""
+        """Return the addresses of decoded containers that use a name with a changed prefix."""
         if self.named_prefixes is None:
             return pa.array([], pa.string())
         rows = read_parts(self.files, list(self.locations), LOCATIONS, ["container", "address", "kind"])

@@ -40,7 +40,7 @@ def add_restore_commands(context: RunContext, unread: Sequence[UnreadTable]) -> 
 
 
 def _find_plans(context: RunContext, storage_name: str, keys: Sequence[str]) -> dict[str, str]:
-    """Return the ids of the plans that quarantined files, keyed by file key."""
+    """Return the ids of the plans that quarantined each file, keyed by file key."""
     reader = LogReader.of(context.state, storage_name)
     if not reader.rows or reader.rows > SHARE_ROWS:
         return {}

@@ -37,7 +37,7 @@ _REF_EDITS: Final = (DELETE_REF, DELETE_IDLE_BRANCH)
 
 @dataclass(frozen=True, slots=True)
 class KeptBy:
-    """Another lake that keeps history which an edit would remove, and a reason for messages."""
+    """Another lake that keeps history to be removed by an edit, and a reason for messages."""
 
     lake: str
     reason: str
@@ -230,7 +230,7 @@ class _OtherHistory:
 
 
 def _effect(key: EditKey) -> EditKey:
-    """Replace the action of an edit's key, so that both actions that delete a ref are equal."""
+    """Replace the action in an edit's key, so that both actions that delete a ref are equal."""
     uuid, action, snapshot_id, ref_name = key
     return uuid, DELETE_REF if action in _REF_EDITS else action, snapshot_id, ref_name
 

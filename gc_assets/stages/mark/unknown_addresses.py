@@ -34,7 +34,7 @@ _COLUMNS: Final = ("key", "kind", "size_bytes", "commit_id", "container", "table
 
 
 def external_addresses(context: RunContext) -> ExternalAddresses:
-    """Build the object that decides which addresses outside all storages are unknown."""
+    """Build the classifier of addresses outside all storages, which finds unknown ones."""
     config = context.config
     locations = [storage.location for storage in config.storages]
     storages = [(location, config.endpoint_of(location)) for location in locations]

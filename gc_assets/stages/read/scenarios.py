@@ -91,7 +91,7 @@ def lakes_with_refs(context: RunContext, lakes: Sequence[str], refs: Collection[
 
 
 def require_refs(context: RunContext, scenario: Scenario) -> None:
-    """Check that each ref that a scenario drops exists in one of the scenario's lakes.
+    """Check that each ref dropped by a scenario exists in one of the scenario's lakes.
 
     Raises:
         UsageError: If a ref does not exist in any of them.

@@ -100,7 +100,7 @@ def _list_accepted(config: Config, storage_name: str) -> Iterator[ListedPlan]:
 
 
 def find_baseline_tables(config: Config) -> frozenset[str]:
-    """Return the run ids of the tables of earlier runs that later runs read.
+    """Return the run ids of earlier runs' tables that later runs read.
 
     These are all tables that the newest accepted plan of each storage is based on, and the sweep of
     the newest plan whose approval accepts missing files. Another run of the same date may have
@@ -125,7 +125,7 @@ def _newest(plans: Iterable[ListedPlan]) -> list[ListedPlan]:
 
 
 def _read_inputs(state: State, run: PastRun) -> set[str]:
-    """Return the run ids of the tables that a table was computed from. Empty if it is damaged."""
+    """Return the run ids of a table's inputs. If the table is damaged, the result is empty."""
     try:
         return {reference.partition(":")[0] for reference in state.open(run).receipt.inputs.values()}
     except StateError:

@@ -72,7 +72,7 @@ def refuse_holder(context: RunContext, storage_name: str) -> None:
 
 
 def refuse_rehearsal(context: RunContext, storage_name: str) -> None:
-    """Check that a rehearsal does not change a storage that does not allow rehearsals.
+    """Check that a rehearsal only changes a storage that allows rehearsals.
 
     Raises:
         GateRefused: If this is a rehearsal and the storage does not allow them.

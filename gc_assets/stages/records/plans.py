@@ -511,7 +511,7 @@ def refuse_unapproved(plan: StoredPlan) -> None:
 
 
 def describe_unapproved(plan: StoredPlan) -> str | None:
-    """Explain why the plan is not approved and how to approve it. None if it is approved."""
+    """Explain why the plan is not approved and how to approve it. Returns None if it is approved."""
     verdict, plan_id = plan.verdict, plan.header.plan_id[:12]
     if verdict.missing is None:
         return None
@@ -536,7 +536,7 @@ def refuse_historical(header: PlanHeader) -> None:
 
 
 def refuse_other_clock(header: PlanHeader, clock: Clock) -> None:
-    """Check that a plan of a rehearsal is only used in rehearsals, and a real plan only outside.
+    """Check that a rehearsal's plan is only used in rehearsals, and a real plan only outside them.
 
     Raises:
         GateRefused: If either the plan or the clock belongs to a rehearsal, but not both.

@@ -42,7 +42,7 @@ def claims_of(context: RunContext, storage_name: str, tables: Iterable[Published
 def effective_claims(
     context: RunContext, storage_name: str, tables: Iterable[PublishedTable]
 ) -> tuple[list[PrefixClaim], list[PrefixClaim]]:
-    """Return the narrowed claims that lakes have on a storage, and the claims that were too wide.
+    """Return the narrowed claims of lakes on a storage, and the claims that were too wide.
 
     `narrow_claims` decides which claims are too wide.
 

@@ -296,7 +296,7 @@ def find_known(
     live: Sequence[PublishedTable],
     targets: Collection[str],
 ) -> frozenset[str]:
-    """Return the search targets that match any file that a commit ever referenced.
+    """Return the search targets that match any file ever referenced by a commit.
 
     Files that commits reference directly are read first, then the entries of all decoded
     containers. The search stops as soon as all targets are found.
@@ -330,7 +330,7 @@ def _known_columns(spark: SparkSession, context: RunContext, storage_name: str, 
 
 @dataclass(frozen=True)
 class _FindTargets:
-    """Yield the search targets that match keys which commits referenced, on Spark executors."""
+    """Yield the search targets that match keys referenced by commits, on Spark executors."""
 
     targets: frozenset[str]
     data_names: tuple[str, ...]

@@ -77,7 +77,7 @@ class FormerViews:
         return {uuid: item.gone_since for uuid, item in self.select_former().items() if item.gone_since is not None}
 
     def list_prefixes(self) -> tuple[str, ...]:
-        """Return the keys of the files, or their directories if there are too many."""
+        """Return the files' keys, or their directories if there are too many."""
         if len(self.files) <= _MAX_KEYS:
             return tuple(sorted(self.files))
         return tuple(sorted({f"{directory_of(key)}/" for key in self.files}))

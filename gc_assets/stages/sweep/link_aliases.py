@@ -37,7 +37,7 @@ _IDENTITIES_DDL: Final = "address string, etag string, problem string"
 def planned_by_alias(
     spark: SparkSession, context: RunContext, storage_name: str, live: Sequence[PublishedTable], rows: Callable[[], DataFrame]
 ) -> list[str]:
-    """Find plan rows that would remove an object which a lake needs under another address.
+    """Find plan rows that would remove an object needed by a lake under another address.
 
     If the store cannot examine a live file behind a link of another storage, a message reports it,
     because it may be any planned file. A live file outside all storages has an unknown address in

@@ -68,7 +68,7 @@ def find_earlier_listing(context: RunContext, storage_name: str) -> tuple[Publis
 
 
 def require_newer_report(context: RunContext, storage_name: str, report: Report) -> None:
-    """Check that a report is not older than the report or listing that the last run used.
+    """Check that a report is not older than the report or listing used by the last run.
 
     An older report lacks metadata of foreign tables that the last run may have found, so their
     files could look like garbage.

@@ -67,7 +67,7 @@ def update_older_files(spark: SparkSession, remembered: KeyHashes | None, writte
 
 @dataclass(frozen=True)
 class _FindChanges:
-    """Find the files that are older than their claim, and remembered files that are not foreign.
+    """Find files older than their claim, and remembered files that are not foreign any more.
 
     It is pickled and sent to Spark executors.
     """

@@ -283,7 +283,7 @@ def _sum_owners(groups: Iterable[Sequence[Mapping[str, Any]]]) -> dict[Owner, in
 
 
 def find_other_names(keys: DataFrame, kinds: Mapping[str, LakeKind], listed: DataFrame, quarantined: DataFrame, lister: LookUp) -> pa.Table:
-    """Return live files that are not listed, but exist under another name that the lake may use.
+    """Return unlisted live files that exist under another name possible in the lake.
 
     Args:
         keys: Live keys of all lakes.
@@ -633,7 +633,7 @@ def _metadata_directories(context: RunContext, storage_name: str, lake_name: str
 
 
 def _named_by_commits(spark: SparkSession, context: RunContext, storage_name: str) -> DataFrame:
-    """Return the keys of all metadata files that commits on configured servers ever referenced.
+    """Return the keys of all metadata files ever referenced by commits on configured servers.
 
     These files are not foreign, even if their commit is not retained.
     """

@@ -148,7 +148,7 @@ def _add_never_read(
 
 
 def _add_verified(context: RunContext, previous: Sequence[RememberedTable], lakes: Sequence[LakeTables]) -> list[RememberedTable]:
-    """Update tables that this run is the first to miss with the metadata that an apply last read."""
+    """Update tables that this run is the first to miss with the metadata last read by an apply."""
     listed = frozenset[str]().union(*(lake.uuids for lake in lakes))
     missed = {item.lake for item in previous if item.gone_since is None and item.table_uuid not in listed}
     verified = {lake: read_verified_tables(context, lake) for lake in missed}
@@ -163,7 +163,7 @@ def _add_verified(context: RunContext, previous: Sequence[RememberedTable], lake
 
 
 def record_verified(context: RunContext, mark: RunContext, refs: Iterable[PublishedTable], edited: Collection[HistoryName]) -> None:
-    """Record the tables that an apply edited, in the state that it read afterwards.
+    """Record the tables edited by an apply, in the state that it read afterwards.
 
     Args:
         mark: The run context of the verification mark.

@@ -95,7 +95,7 @@ def delete_prepared(
 
 
 def _required_changes(step: RowDeletion, changes: Sequence[Change]) -> Sequence[Change]:
-    """Select the results of those deletes that must succeed so that the row counts as done."""
+    """Select the results of the deletes that must succeed for the row to count as done."""
     return changes[:1] if step.planned.action == "purge" else changes
 
 

@@ -32,7 +32,7 @@ def is_only_version(bucket: ConditionalBucket, key: str, content: bytes) -> bool
 
 
 def withdraw(bucket: ConditionalBucket, key: str, content: bytes) -> None:
-    """Remove the versions that this process wrote, which are recognized by their content."""
+    """Remove the versions written by this process, which are recognized by their content."""
     versions = [version.version_id for version in bucket.newest_versions(key, MAX_VERSIONS) if not version.is_marker]
     own = [Deletion(key, version_id) for version_id in versions if read_content(bucket, key, version_id) == content]
     for deleted in bucket.delete(own):

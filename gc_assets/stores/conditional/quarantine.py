@@ -36,7 +36,7 @@ def find_trash_limits(bucket: ConditionalBucket) -> KeyLimits:
 
 @dataclass(frozen=True, slots=True)
 class TrashQuarantine:
-    """Quarantine that copies objects to the trash. `plan_id` is the plan that is being applied.
+    """Quarantine that copies objects to the trash. `plan_id` is the plan being applied.
 
     If the server compares tokens in deletes, no other object can be deleted by mistake. On other
     servers there is a small risk. If a writer replaces the object between the last comparison and

@@ -47,7 +47,7 @@ def open_quarantine(mode: QuarantineMode, location: str, plan_id: str) -> Quaran
 
 @dataclass(frozen=True, slots=True)
 class TrashQuarantine:
-    """Quarantine that renames files. `plan_id` is the plan that is being applied."""
+    """Quarantine that renames files. `plan_id` is the plan being applied."""
 
     tree: Tree
     plan_id: str
