@@ -53,7 +53,7 @@ def discover(target: DiscoveryTarget) -> Iterator[DiscoveredLake]:
 
 
 def missing_modules(kind: LakeKind) -> list[str]:
-    """List the modules required by this kind that are not installed."""
+    """List the modules required by this kind but not installed."""
     return [name for name in kind.modules if importlib.util.find_spec(name) is None]
 
 

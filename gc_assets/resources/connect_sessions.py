@@ -175,7 +175,7 @@ def _open_new(
 
 
 def stop_refused(others: SparkSession | None) -> None:
-    """Stop a session refused by the server that pyspark still keeps as active."""
+    """Stop a refused session that pyspark still keeps as active."""
     refused = SparkSession.getActiveSession()
     if refused is not None and refused is not others:
         with suppress(PySparkException):

@@ -31,7 +31,7 @@ class TableCommit(ABC):
         locations: Identifiers of the table in the catalog.
         actions: Actions to execute.
         is_committed: True once a commit was sent.
-        damage: Description of changes in the commit that no action requires, or None.
+        damage: Description of changes made by the commit although no action requires them, or None.
     """
 
     catalog: CatalogClient
@@ -55,7 +55,7 @@ class TableCommit(ABC):
         """Build the commit that executes the pending actions."""
 
     def find_damage(self, change: TableChange, name: str, address: str) -> str | None:
-        """Describe a change in the commit that no action requires, or return None.
+        """Describe a change made by a commit although no action requires it, or return None.
 
         Args:
             change: The commit.

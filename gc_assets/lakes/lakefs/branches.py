@@ -259,7 +259,7 @@ def _create(client: BranchClient, action: ExpiryAction) -> Verdict:
 
 
 def describe_refusal(problem: str, error: ApiException, *permissions: str) -> Verdict:
-    """Return the outcome of a request refused by the server that needs these permissions."""
+    """Return the outcome of a refused request that needs these permissions."""
     found = f"{problem}: HTTP {error.status}: {describe_error(error)}"
     if error.status in DENIED:
         needed = " and ".join(f"`{name}`" for name in permissions)

@@ -1,6 +1,6 @@
 """The logs of all refs as one forest of first parents, stored in arrays.
 
-Commits are numbered such that the descendants of each commit form an interval. This way, two array
+Commits are numbered so that the descendants of each commit form an interval. Therefore, two array
 comparisons find all ancestors of a commit.
 """
 

@@ -65,7 +65,7 @@ def order_in_one_task(rows: DataFrame, action: str, share: Column) -> DataFrame:
 
 
 def _batch_group(row: tuple[PlannedAction, QuarantineMode]) -> tuple[int, QuarantineMode]:
-    """Return a sort key by which rows may share a batch of the write-ahead log.
+    """Return a sort key that determines which rows may share a batch of the write-ahead log.
 
     Rows with different keys are in separate batches, so that one group is durable before the next
     one begins.

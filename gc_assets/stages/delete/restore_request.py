@@ -189,7 +189,7 @@ def _find_plan(context: RunContext, plan_id: str | None) -> tuple[StoredPlan | N
 
 
 def _find_sources(context: RunContext, storage_name: str) -> list[str]:
-    """Return ids of plans that are unfinished or whose files are in quarantine."""
+    """Return the ids of plans that are unfinished or have files in quarantine."""
     ledger = read_quarantine(context.state, storage_name).column("source_plan_id").to_pylist()
     return [*filter(None, ledger), *unfinished_plans(context.state, storage_name)]
 

@@ -97,7 +97,7 @@ def planned_uploads(state: State, plan: PublishedTable) -> pa.Table:
 
 
 def approved_uploads(state: State, plan: StoredPlan) -> pa.Table:
-    """Read the uploads that a plan aborts, and compare them with the approved ones.
+    """Read the uploads that a plan aborts, and verify that they are the approved ones.
 
     Raises:
         StateError: If their number or digest differs from the approved one.

@@ -42,7 +42,7 @@ _MAX_IDS: Final = 5
 
 
 def find_lost_commits(context: RunContext, lake_name: str, inputs: Mapping[str, PublishedTable], unread: Collection[str]) -> FormerMetadata:
-    """Find commits retained by the last run that the repository's server no longer has.
+    """Find commits retained by the last run but missing from the repository's server.
 
     Args:
         inputs: Result of `find_root_inputs`.

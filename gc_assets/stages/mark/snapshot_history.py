@@ -95,7 +95,7 @@ def snapshot_history(spark: SparkSession, context: RunContext, lake_name: str) -
 
 
 def record_removals(spark: SparkSession, context: RunContext, lake_name: str, plan_id: str, actions: pa.Table) -> PublishedTable:
-    """Publish the newest snapshot history again, with plan and reason of each upcoming removal.
+    """Publish the newest snapshot history again, with the plan and reason of each removal.
 
     Args:
         context: The run context of the verification mark.

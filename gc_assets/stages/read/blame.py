@@ -16,7 +16,7 @@ AGES: Final = ("1d", "3d", "7d", "14d", "30d", "60d", "90d", "180d", "365d")
 
 
 def blame_by_ref(spark: SparkSession, context: RunContext, lakes: Sequence[str]) -> list[Effect]:
-    """Compute how many bytes would become free without each of the refs.
+    """For each ref, compute how many bytes would become free if it did not exist.
 
     Refs with the same name count as one ref, even if they are in different tables or lakes.
 

@@ -591,7 +591,7 @@ def refuse_other_key(header: PlanHeader, config: Config) -> None:
 
 
 def used_plan_ids(config: Config, storage_name: str) -> set[str]:
-    """Return ids of plans that cannot be used again, because they have ended or were restored."""
+    """Return the ids of plans that cannot be used again, because they have ended or were restored."""
     return {plan_id for plan_id, record in _records(State.of(config), storage_name).items() if record.has_ended}
 
 
@@ -711,12 +711,12 @@ def record_restored(state: State, storage_name: str, plan_id: str, at: datetime,
 
 
 def unfinished_plans(state: State, storage_name: str) -> list[str]:
-    """Return ids of plans whose execution has begun but not ended."""
+    """Return the ids of plans whose execution has begun but not ended."""
     return sorted(plan_id for plan_id, record in _records(state, storage_name).items() if record.is_started and not record.has_ended)
 
 
 def unknown_plans(config: Config, storage_name: str) -> list[str]:
-    """Return ids of unfinished plans that are missing from the state.
+    """Return the ids of unfinished plans that are missing from the state.
 
     This happens if a backup is copied over a newer state. The list of plans is replaced, but the
     logs of later plans remain.

@@ -63,7 +63,7 @@ class Ages:
         return cls(cutoff, lakes)
 
     def is_old(self, claimed: pa.RecordBatch) -> pa.Array:
-        """Return a mask of the claimed files that are older than the cut-offs of storage and lake.
+        """Return a mask of the claimed files older than the cut-offs of the storage and the lake.
 
         A file's age depends on its modification time or the time in its name, whichever is later.
 

@@ -1,7 +1,7 @@
 """List all objects of a storage, in rounds of listing tasks.
 
 Each task has a budget of entries, and the entries beyond it are listed in the next round. Small
-listings run in the driver process, namely if the previous run listed the storage quickly, or if
+listings run in the driver process, that is, if the previous run listed the storage quickly, or if
 there is only one task. All other listings run on executors. If the storage has inventory reports,
 the tasks read the newest report instead.
 

@@ -304,7 +304,7 @@ def _remember_repository(
 
 
 def _read_catalog(context: RunContext, refs: PublishedTable) -> tuple[dict[str, str | None], dict[str, str]]:
-    """Return names and metadata addresses of a catalog's tables, both keyed by table UUID."""
+    """Return the names and metadata addresses of a catalog's tables, both keyed by table UUID."""
     rows = read_rows(context.state, LAKE_REFS, refs, columns=["table_uuid", "table_name"]).to_pylist()
     sources = read_parts(context.state.files, refs.paths(SOURCES_SIDE), SOURCES, ["table_uuid", "address"]).to_pylist()
     names = {row["table_uuid"]: row["table_name"] for row in rows if row["table_uuid"] is not None}
@@ -312,7 +312,7 @@ def _read_catalog(context: RunContext, refs: PublishedTable) -> tuple[dict[str, 
 
 
 def _read_server(context: RunContext, lake: str) -> tuple[dict[str, str | None], dict[str, str]]:
-    """Return names and metadata addresses of tables in a server's retained commits, by table UUID."""
+    """Return the names and metadata addresses of tables in retained commits, by table UUID."""
     contents = read_rows(
         context.state, LIVE_CONTENTS, context.table(LIVE_CONTENTS, lake), columns=["metadata_location", "content_key", "at_head"]
     )

@@ -1,6 +1,7 @@
 """Find branches on which recent applies could not delete paths.
 
-This happens if the branch moves between run and apply, or if the server refuses the requests.
+This happens if the branch moves between the run and the apply, or if the server refuses the
+requests.
 """
 
 from __future__ import annotations
