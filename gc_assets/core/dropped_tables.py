@@ -591,7 +591,7 @@ class DroppedPrefixes:
         return None
 
     def find(self, keys: pa.Array, modified: pa.Array) -> pa.Array:
-        """Return a column with the index of the dropped table that gets each file, or null."""
+        """Return a column with the index of the dropped table to which each file belongs, or null."""
         directories = directories_of(keys).dictionary_encode()
         prefixes = [self.find_prefix(name) for name in directories.dictionary.to_pylist()]
         claimed = pa.array(prefixes, pa.string()).take(directories.indices).dictionary_encode()

@@ -77,7 +77,7 @@ class _Restoration:
     branches: dict[str, str] = field(default_factory=dict[str, str])
 
     def undo(self, action: ExpiryAction) -> Refusal:
-        """Add the changes that undo an action. If that is impossible, return the action's outcome."""
+        """Add the changes that undo an action, or return its outcome if that is impossible."""
         if action.action not in _ORDER:
             raise ValueError(f"Icechunk has no action {action.action!r}, so it cannot be undone")
         if action.details is None and action.action != DELETE_IDLE_BRANCH:

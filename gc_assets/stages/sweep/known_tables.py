@@ -103,7 +103,7 @@ def _metadata_of_server(context: RunContext, lake_name: str, uuids: Collection[s
 
 
 def _views(context: RunContext) -> dict[str, KnownTable]:
-    """Return the views of all catalogs with the times of their newest versions, by view uuid."""
+    """Return the views of all catalogs with the times of their newest versions, by view UUID."""
     paths = [path for table in context.lake_tables(LAKE_REFS) for path in table.paths(VIEWS_SIDE)]
     rows = read_parts(context.state.files, paths, VIEWS).to_pylist()
     return {row["uuid"]: NEVER_NEWER if row["newest"] is None else KnownTable(row["newest"]) for row in rows}
