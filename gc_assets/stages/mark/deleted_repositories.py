@@ -35,7 +35,7 @@ def freeze_lake(context: RunContext, lake: Lake, as_of: datetime) -> FrozenRefs:
             command to forget it, or explains why it does not count as deleted.
     """
     try:
-        with name_unexpected_errors(lake):
+        with name_unexpected_errors(lake, "current state"):
             return lake.freeze(as_of)
     except ClockSkewed:
         raise
@@ -55,8 +55,11 @@ def freeze_lake(context: RunContext, lake: Lake, as_of: datetime) -> FrozenRefs:
 
 
 @contextmanager
-def name_unexpected_errors(lake: Lake) -> Generator[None]:
-    """Add a lake's name to unexpected errors, for example from a client library.
+def name_unexpected_errors(lake: Lake, what: str) -> Generator[None]:
+    """Add the name of a lake to unexpected errors, for example from a client library.
+
+    Args:
+        what: The part of the lake that is read.
 
     Raises:
         LakeUnreadable: If an unexpected error is raised.
@@ -66,7 +69,7 @@ def name_unexpected_errors(lake: Lake) -> Generator[None]:
     except (GcError, ImportError):
         raise
     except Exception as error:
-        raise LakeUnreadable(f"lake {lake.name}: its refs cannot be read: {type(error).__name__}: {error}") from error
+        raise LakeUnreadable(f"lake {lake.name}: its {what} cannot be read: {type(error).__name__}: {error}") from error
 
 
 def _freeze_deleted(context: RunContext, lake: RepositoryLake, known: RepositorySummary, error: LakeUnreadable) -> FrozenRefs:

@@ -228,7 +228,7 @@ def _has_current_sources(context: RunContext, lake_name: str, frozen: PublishedT
         return True
     sources = [CommitSource(**row) for row in read_side_rows(context, frozen, SOURCES_SIDE, SOURCES)]
     try:
-        with name_unexpected_errors(lake):
+        with name_unexpected_errors(lake, "format"):
             return all(lake.has_source(source) for source in sources)
     except (LakeUnreadable, StoreError):
         return True  # reading the commits will fail too
@@ -250,7 +250,7 @@ def _read_prefixes(context: RunContext, lake_name: str, frozen: PublishedTable) 
     lake = context.lake(lake_name)
     is_today = context.run_date == context.clock.today()
     if is_today and isinstance(lake, PrefixedLake):
-        with name_unexpected_errors(lake):
+        with name_unexpected_errors(lake, "named prefixes"):
             return lake.read_prefixes()
     return frozen_prefixes(frozen)
 

@@ -84,4 +84,4 @@ def test_unexpected_error_in_named_prefixes_makes_a_new_freeze(tmp_path: Path, m
 
     monkeypatch.setattr("gc_assets.lakes.icechunk.repository_v1.read_chunk_containers", Mock(side_effect=KeyError("foo")))
     (unread,) = lake_refs(context, "weather").summary(LakeRefsSummary).unread
-    assert unread.why == "lake weather: its refs cannot be read: KeyError: 'foo'"
+    assert unread.why == "lake weather: its current state cannot be read: KeyError: 'foo'"

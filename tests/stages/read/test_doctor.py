@@ -56,7 +56,7 @@ def test_unexpected_error_of_one_check_is_its_result(tmp_path: Path, monkeypatch
     monkeypatch.setattr("gc_assets.lakes.icechunk.lake.IcechunkLake.freeze", Mock(side_effect=KeyError("foo")))
     monkeypatch.setattr("gc_assets.stages.read.doctor_lakes.check_addresses", Mock(side_effect=IndexError("string index out of range")))
     found = {(finding.subject, finding.check): finding for finding in doctor(run_context_at(tmp_path))}
-    assert found["weather", "readable"].found == "lake weather: its refs cannot be read: KeyError: 'foo'"
+    assert found["weather", "readable"].found == "lake weather: its current state cannot be read: KeyError: 'foo'"
     assert found["weather", "addresses"].found == "IndexError: string index out of range"
     assert found["warehouse", "listable"].verdict == OK
 
