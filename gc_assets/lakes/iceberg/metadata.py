@@ -45,6 +45,8 @@ _SIGNS = frozenset(
     ("format-version", "table-uuid", "view-uuid", "location", "snapshots", "versions", "schema", "schemas", "properties", "metadata-log")
 )
 _GZIP_MAGIC = b"\x1f\x8b"
+# In no encoding does JSON start with these bytes.
+_NO_TEXT = bytes(4)
 # Metadata of a table is always longer, even if it only contains the required fields.
 _MIN_LETTERS = 100
 _BRACKETS_AND_STRINGS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[][{}]', re.DOTALL)
@@ -275,14 +277,21 @@ def _find_location_if_empty(document: _JsonObject) -> str | None:
 def is_fragment(raw: bytes) -> bool:
     """Return True if no reader of Iceberg metadata can use the content of a file.
 
-    A fragment is empty or truncated, consists of a few characters that are not JSON, or is JSON
-    without a single metadata field. Content that another reader may understand is not a fragment.
-    Such content includes files with unknown compression or encryption, and documents that exceed
-    the limits of this module.
+    A fragment is empty or truncated, lacks blocks that a crash left as zeros, consists of a few
+    characters that are not JSON, or is JSON without a single metadata field. Content that another
+    reader may understand is not a fragment. Such content includes files with unknown compression or
+    encryption, and documents that exceed the limits of this module.
     """
     try:
         content = gunzip_start(raw)[0] if _GZIP_MAGIC.startswith(raw[:2]) else raw
-        text = codecs.getincrementaldecoder("utf-8")().decode(content.strip(b"\0 \t\r\n"))
+        if content.startswith(_NO_TEXT):
+            return True
+        content = content.strip(b"\0 \t\r\n")
+        before_hole = content.partition(b"\0")[0]
+        # In UTF-16 and UTF-32, a zero follows the first letter.
+        if 1 < len(before_hole) < len(content):
+            return _is_unclosed(_decode_start(before_hole))
+        text = _decode_start(content)
         if not text or _is_unclosed(text) or (len(text) < _MIN_LETTERS and text[0] not in "{[\ufeff" and "\0" not in text):
             return True
         document = parse_json(text)
@@ -291,9 +300,14 @@ def is_fragment(raw: bytes) -> bool:
     return _SIGNS.isdisjoint(cast("dict[str, Any]", document)) if isinstance(document, dict) else not document
 
 
+def _decode_start(content: bytes) -> str:
+    """Decode UTF-8 text that may end within a character."""
+    return codecs.getincrementaldecoder("utf-8")().decode(content)
+
+
 def _is_unclosed(text: str) -> bool:
     """Return True if the text starts with a JSON object or array that is never closed."""
-    if text[0] not in "{[" or "\0" in text:
+    if not text.startswith(("{", "[")) or "\0" in text:
         return False
     depth = 0
     for match in _BRACKETS_AND_STRINGS.finditer(text):

@@ -112,13 +112,13 @@ class ForeignFindings:
             found, is_own = sweep.summary(OrphanFilesSummary), name == storage_name
             shared = claimed.get(name, set()) & claimed.get(storage_name, set())
             is_relevant = is_own or _is_relevant(found, storage_name, shared)
-            prefixes |= _read_prefixes(context, sweep, storage_name, is_needed=is_relevant and found.foreign_metadata_count > 0)
+            prefixes |= read_prefixes(context, sweep, storage_name, is_needed=is_relevant and found.foreign_metadata_count > 0)
             if is_relevant:
                 count += found.foreign_metadata_count
                 samples += [item if is_own else context.resolver().address(name, item) for item in found.foreign_metadata]
         doubtful = set(missing_prefixes(context, storage_name, find_junk_tables(context, storage_name), tables))
         if storage_name in sweeps:
-            doubtful |= _read_prefixes(context, sweeps[storage_name], storage_name, around_junk=True)
+            doubtful |= read_prefixes(context, sweeps[storage_name], storage_name, around_junk=True)
         return cls(count, tuple(samples), prefixes=tuple(sorted(prefixes)), doubtful=tuple(sorted(doubtful)))
 
     def find_reasons(self, keys: pa.ChunkedArray) -> pa.Array:
@@ -138,7 +138,7 @@ def _is_relevant(found: OrphanFilesSummary, storage_name: str, shared: set[str])
     return storages is None or storage_name in storages or bool(shared and (lakes is None or not shared.isdisjoint(lakes)))
 
 
-def _read_prefixes(
+def read_prefixes(
     context: RunContext, sweep: PublishedTable, storage_name: str, *, is_needed: bool = False, around_junk: bool = False
 ) -> set[str]:
     """Return the prefixes of a storage under which foreign tables of a sweep may have files.

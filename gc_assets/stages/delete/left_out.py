@@ -7,37 +7,51 @@ keeps. It lists each group with the reason. The files stay in place, and later p
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gc_assets.core.claims import Claims
 from gc_assets.core.commands import command
 from gc_assets.core.plan import Amount, LeftOut, Unreadable
+from gc_assets.core.printable import MAX_LISTED, show_list
 from gc_assets.core.units import count_of
+from gc_assets.engine.parquet_scan import ParquetScan
 from gc_assets.engine.progress import log_activity
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import Totals, WrittenParts
 from gc_assets.lakes.protocol import as_preflight
 from gc_assets.stages.delete.checked_tables import find_checked_tables
-from gc_assets.stages.delete.foreign_findings import ForeignFindings
+from gc_assets.stages.delete.foreign_findings import ForeignFindings, read_prefixes
 from gc_assets.stages.delete.plan_inputs import PlanInputs
 from gc_assets.stages.mark.shared_tables import EDIT_COLUMNS, EditKey, SharedTables, edit_keys, list_expiry_tables, read_expiry
 from gc_assets.stages.records.denials import denied_histories, find_denial, retry_advice
 from gc_assets.stages.records.plans import LIVE_LISTED
 from gc_assets.state.journal import TableRun
 from gc_assets.state.parts import read_parts
-from gc_assets.state.schemas import DELETION_PLAN, EXPIRY_PLAN
-from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE, DENIED_SIDE, LEFT_OUT_SIDES, MISSING_FILES_SIDE, TOO_LONG_SIDE
-from gc_assets.state.summaries import LakeRefsSummary
+from gc_assets.state.schemas import DELETION_PLAN, EXPIRY_PLAN, ORPHAN_FILES
+from gc_assets.state.side_tables import (
+    CLAIMS,
+    CLAIMS_SIDE,
+    DEFERRED_SIDE,
+    DENIED_SIDE,
+    LEFT_OUT_SIDES,
+    MISSING_FILES_SIDE,
+    NAMED_TWICE_SIDE,
+    NEAR_MISSES_SIDE,
+    TOO_LONG_SIDE,
+)
+from gc_assets.state.summaries import LakeRefsSummary, OrphanFilesSummary
 
 # A lake and the UUID of one of its tables, or None if the lake is a single repository.
 History = tuple[str, str | None]
 # Edits of history that another lake keeps, identified by their keys, for each lake.
 KeptEdits = Mapping[str, frozenset[EditKey]]
 _MAX_EXAMPLES: Final = 5
+_KEPT: Final = pa.schema([ORPHAN_FILES.schema.field(name) for name in ("key", "size_bytes")])
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +219,41 @@ def describe_unlisted(inputs: PlanInputs, waiting: Amount) -> list[LeftOut]:
         f"The next run that lists the storage plans them: {command('run', listing=True)}"
     )
     return [LeftOut(name="quarantined files due for purge", files=waiting.files, bytes=waiting.bytes, reason=reason)]
+
+
+def describe_kept(inputs: PlanInputs) -> Iterator[LeftOut]:
+    """Describe the candidates that the sweep kept, because of other objects or of their own names."""
+    found = inputs.orphans.summary(OrphanFilesSummary)
+    prefixes = read_prefixes(inputs.context, inputs.orphans, inputs.storage, around_junk=True)
+    if prefixes:
+        why = (
+            f"they may belong to another table, because {count_of(found.junk_count, 'object', 'are')} next to them and named like metadata "
+            "without being metadata"
+        )
+        yield from _sum_kept(inputs, DEFERRED_SIDE, why, "Repair these objects, or remove them", prefixes, found.junk)
+    why = "the listing contains several rows with the same key, so it is unknown which one is right"
+    yield from _sum_kept(inputs, NAMED_TWICE_SIDE, why, "Correct the inventory report, or list the storage without it")
+    if not found.misspelled:  # otherwise the gate `spelling` refuses the plan
+        why = "they differ only in spelling from a live file, or from a file that expired history still needs"
+        yield from _sum_kept(inputs, NEAR_MISSES_SIDE, why, "Delete them manually if they are not needed")
+
+
+def _sum_kept(
+    inputs: PlanInputs, side: str, why: str, advice: str, prefixes: Iterable[str] = ("",), samples: Sequence[str] = ()
+) -> Iterator[LeftOut]:
+    """Sum up the candidates under the given prefixes in a side table of the sweep.
+
+    Args:
+        samples: The objects to name. By default, some of the candidates.
+    """
+    orphans, shields, total, keys = inputs.orphans, Claims.of_shields(prefixes), Totals(), list[str]()
+    for rows in ParquetScan.of(inputs.context.state.files, _KEPT, orphans.path, orphans.parts(side)).read_batches():
+        kept = rows.filter(pc.is_null(shields.resolve(rows.column("key"))[0]))
+        total += Totals(kept.num_rows, pc.sum(kept.column("size_bytes")).as_py() or 0)
+        keys += kept.column("key")[: MAX_LISTED - len(keys)].to_pylist()
+    if total.rows:
+        reason = f"{why}: {show_list(samples or list(dict.fromkeys(keys)), '; ')}. {advice}"
+        yield LeftOut(name="files", files=total.rows, bytes=total.size_bytes, reason=reason)
 
 
 def _describe_denied(context: RunContext, storage: str) -> str:

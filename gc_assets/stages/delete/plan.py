@@ -47,6 +47,7 @@ from gc_assets.stages.delete.left_out import (
     ExpirySource,
     History,
     KeptEdits,
+    describe_kept,
     describe_unlisted,
     expiry_sources,
     find_impossible_edits,
@@ -130,7 +131,7 @@ def deletion_plan(spark: SparkSession, context: RunContext, storage_name: str) -
         upload_totals(uploads, later),
         waiting if inputs.blocks_purges else Amount(),
         foreign,
-        (*of_others, *excluded.values(), *files_left_out, *describe_unlisted(inputs, waiting)),
+        (*of_others, *excluded.values(), *files_left_out, *describe_kept(inputs), *describe_unlisted(inputs, waiting)),
         expired,
         tuple(open_plans),
         *_explain_drop(spark, inputs),
@@ -292,8 +293,8 @@ def _reuse_header(context: RunContext, storage_name: str, header: PlanHeader) ->
 
     Reusing the header keeps the earlier creation time, so that making the same plan again never
     extends its validity. If the earlier plan was applied or restored, it cannot be used any more,
-    and the same content gets a new plan id. Warnings always come from this run, because they are
-    not part of the content.
+    and the same content gets a new plan id. Warnings and descriptions of left-out files always come
+    from this run, because they are not part of the content.
     """
     previous = {index_summary(run).plan.plan_id: run for run in context.state.history(storage_name, DELETION_PLAN.name)}
     if header.plan_id in previous:
@@ -302,4 +303,6 @@ def _reuse_header(context: RunContext, storage_name: str, header: PlanHeader) ->
             header = repeat(header, context.config.plan_secret())
     if header.plan_id not in previous:
         return header
-    return header_of(context.state.open(previous[header.plan_id])).model_copy(update={"warnings": header.warnings})
+    return header_of(context.state.open(previous[header.plan_id])).model_copy(
+        update={"warnings": header.warnings, "left_out": header.left_out}
+    )

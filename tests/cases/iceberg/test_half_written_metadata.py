@@ -18,6 +18,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from gc_assets.core.plan import PlanHeader
+from gc_assets.stages.read.doctor_records import check_last_run
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.stages.lakehouse import Lakehouse, days_ago
 
@@ -29,6 +30,7 @@ CONTENTS = {
     "object": b"{}",
     "list": b"[]",
     "cut": b'{"format-version": 2, "table-uuid": "0b0b',
+    "hole": b'{"format-version": 2, "table-uuid": "0b0b' + bytes(600) + b'"snapshots": []}',
     "gzip": gzip.compress(b"{}")[:-4],
     "other": b'{"owner": "ada"}',
 }
@@ -110,3 +112,15 @@ def test_unreadable_metadata_of_another_table_protects_the_shared_directory(runs
     assert not [key for key in runs.after if key.startswith("logs/shared/")]
     gate = next(gate for gate in runs.header.gates if gate.name == "foreign_metadata")
     assert f"{runs.foreign}: table metadata that cannot be read" in gate.message
+
+
+def test_files_next_to_unreadable_metadata_are_named_as_left_out(runs: Runs) -> None:
+    (left_out,) = runs.header.left_out
+    kept = {key for key in runs.before if key.startswith(("db/list/data/", "logs/shared/"))}
+    assert left_out.files == len(kept | {runs.strange, runs.foreign})
+    assert left_out.bytes == sum((runs.house.warehouse / key).stat().st_size for key in kept | {runs.strange, runs.foreign})
+    assert f"{runs.foreign}: table metadata that cannot be read" in left_out.reason
+    assert f"{runs.strange}: table metadata that cannot be read" in left_out.reason
+    assert "Repair these objects, or remove them" in left_out.reason
+    (finding,) = [item for item in check_last_run(runs.house.run_context(), runs.house.config.storages[0], {}) if item.check == "left_out"]
+    assert str(left_out) in finding.found

@@ -152,6 +152,15 @@ def test_truncated_metadata_counts_as_half_written(indent: int | None, escaped: 
     assert not is_fragment(zipped[:-8])  # readers that stop at the end of the document accept it
 
 
+@pytest.mark.parametrize("page", [1, 16, 64])
+def test_metadata_with_hole_of_zeros_counts_as_half_written(page: int) -> None:
+    """After a power failure, blocks that were not written are read as zeros."""
+    raw = json.dumps(document(properties={"note": "é" * 40}), ensure_ascii=False).encode()
+    starts = range(2, len(raw) - page, page)
+    assert all(is_fragment(raw[:start] + bytes(page) + raw[start + page :]) for start in starts)
+    assert is_fragment(bytes(64) + raw[64:])
+
+
 @pytest.mark.parametrize("raw", [b"{}", b"[]", b" \n", b'{"owner": "ada"}', gzip.compress(b"{}", mtime=0), gzip.compress(b"", mtime=0)])
 def test_json_without_table_metadata_counts_as_half_written(raw: bytes) -> None:
     assert is_fragment(raw)
@@ -172,6 +181,10 @@ METADATA_WITHOUT_UUID = json.dumps({key: value for key, value in document().item
         METADATA + b"\0\0",
         METADATA + METADATA[-20:],  # a shorter document over a longer one, which lenient readers accept
         METADATA.decode().encode("utf-16"),
+        METADATA.decode().encode("utf-16-le"),
+        METADATA.decode().encode("utf-16-be"),
+        METADATA.decode().encode("utf-32-be"),
+        METADATA + bytes(64) + METADATA[-20:],
         b"\xef\xbb\xbf" + METADATA,
         METADATA.replace(b'"u"', b"1" * 5000),  # beyond the limit of digits
         METADATA.replace(b'"u"', b"[" * 100_000 + b"]" * 100_000),
@@ -180,7 +193,7 @@ METADATA_WITHOUT_UUID = json.dumps({key: value for key, value in document().item
         b"AGS1" + bytes(range(200)),  # encrypted
         gzip.compress(METADATA, mtime=0)[:40] + b"\xff" * 40,
     ],
-    ids=range(15),
+    ids=range(19),
 )
 def test_metadata_that_another_reader_may_accept_is_not_half_written(raw: bytes) -> None:
     assert not is_fragment(raw)
