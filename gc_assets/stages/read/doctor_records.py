@@ -7,6 +7,7 @@ read the storage.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from datetime import date
 from typing import Final
 
 from gc_assets.config.models import StorageConfig
@@ -14,12 +15,14 @@ from gc_assets.core import gates
 from gc_assets.core.commands import command
 from gc_assets.core.errors import GateRefused, StateError
 from gc_assets.core.findings import FAIL, OK, WARN, Finding
-from gc_assets.core.plan import LiveCount, PlanHeader, gate_name
+from gc_assets.core.plan import LiveCount, gate_name
+from gc_assets.core.printable import show_list, to_message
 from gc_assets.core.units import count_of, format_bytes
 from gc_assets.engine.recorded_names import advise_other_storage, describe_other_storage
 from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.protocol import FrozenRefs
 from gc_assets.stages.delete.plan import header_of
+from gc_assets.stages.read.doctor_lakes import check_claims
 from gc_assets.stages.records.accepted_runs import AcceptedRun, newest_accepted_plan
 from gc_assets.stages.records.adoption import MAX_EXAMINED, find_unknown_files
 from gc_assets.stages.records.fencing_tokens import describe_unknown_leases, find_unknown_leases
@@ -32,11 +35,12 @@ from gc_assets.stages.records.plans import (
     unfinished_plans,
     unknown_plans,
 )
+from gc_assets.stages.sweep.foreign_files import foreign_notes
 from gc_assets.stages.sweep.listings import require_newer_report
 from gc_assets.state.backend import VERIFICATION_MARKS
 from gc_assets.state.registry import read_registry
-from gc_assets.state.schemas import DELETION_LOG, ORPHAN_FILES
-from gc_assets.state.summaries import OrphanFilesSummary
+from gc_assets.state.schemas import DELETION_LOG, ORPHAN_FILES, STORAGE_INVENTORY
+from gc_assets.state.summaries import OrphanFilesSummary, StorageInventorySummary
 from gc_assets.stores.protocol import Holder
 from gc_assets.stores.trash import trash_address
 
@@ -69,7 +73,7 @@ def check_plans(context: RunContext, storage: StorageConfig) -> Iterator[Finding
 
 
 def check_last_run(context: RunContext, storage: StorageConfig, frozen: Mapping[str, FrozenRefs]) -> Iterator[Finding]:
-    """Report failed gates, unreadable tables and left-out files of the last run."""
+    """Report failed gates, unreadable tables, left-out files and notes of the last run."""
     last = previous_plan(list_plans(context.config, storage.name, empty=True), context.clock)
     if last is None:
         return
@@ -89,18 +93,31 @@ def check_last_run(context: RunContext, storage: StorageConfig, frozen: Mapping[
         yield Finding(storage.name, "unreadable", FAIL if item.blocks_purges else WARN, found, advice)
     for item in header.left_out:
         yield Finding(storage.name, "left_out", WARN, f"{when}: {item}", "Until this is resolved, the files stay in place.")
-    yield from _check_patterns(context, storage, header)
+    yield from _check_sweep(context, storage, header.run_date, frozen)
     if not refused and not unreadable:
         yield Finding(storage.name, "last_run", OK, f"{when} did not find any problem that blocks a plan")
 
 
-def _check_patterns(context: RunContext, storage: StorageConfig, header: PlanHeader) -> Iterator[Finding]:
-    """Report `protect` patterns that did not match any file in the last run's listing."""
-    swept = context.state.current(storage.name, ORPHAN_FILES.name, header.run_date)
-    unused = swept.summary(OrphanFilesSummary).unused_patterns if swept is not None else ()
-    for pattern in unused:
+def _check_sweep(context: RunContext, storage: StorageConfig, run_date: date, frozen: Mapping[str, FrozenRefs]) -> Iterator[Finding]:
+    """Report what the last run's sweep and listing found, and which `protect` patterns match nothing.
+
+    Notes on claims are left to `check_claims`, and notes on foreign files to `gc-assets run`.
+    """
+    swept = context.state.current(storage.name, ORPHAN_FILES.name, run_date)
+    listed = context.state.current(storage.name, STORAGE_INVENTORY.name, run_date)
+    summary = swept.summary(OrphanFilesSummary) if swept is not None else None
+    reported = {item.found for item in check_claims(context, storage.name, frozen)}
+    reported.update(() if summary is None else map(to_message, foreign_notes(context, storage.name, summary.foreign)))
+    for note in summary.notes if summary is not None else ():
+        if note not in reported:
+            yield Finding(storage.name, "note", WARN, f"the run of {run_date}: {note}")
+    problems = listed.summary(StorageInventorySummary).problem_samples if listed is not None else ()
+    if kept := [f"{item.key} ({item.detail})" for item in problems if item.kind != "symlink"]:
+        found = f"the run of {run_date} listed objects that are never collected, such as {show_list(kept, '; ')}"
+        yield Finding(storage.name, "kept", WARN, found, "If they are garbage, remove them manually.")
+    for pattern in summary.unused_patterns if summary is not None else ():
         if pattern in storage.protect:
-            found = f"the run of {header.run_date}: `protect` in lakes.yaml: no listed file matches {pattern!r}, so it protects nothing"
+            found = f"the run of {run_date}: `protect` in lakes.yaml: no listed file matches {pattern!r}, so it protects nothing"
             advice = f"Check its spelling: it begins under {storage.location}, `*` does not match `/`, and `**` does."
             yield Finding(storage.name, "protect", WARN, found, advice)
 
