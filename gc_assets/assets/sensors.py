@@ -96,11 +96,11 @@ def _find_run(context: dg.SensorEvaluationContext, plan_id: str) -> dg.DagsterRu
 
 
 def _is_of_other_location(context: dg.SensorEvaluationContext, run: dg.DagsterRun) -> bool:
-    here, there = context.code_location_origin, run.remote_job_origin
-    if here is None or there is None:
+    location, job = context.code_location_origin, run.remote_job_origin
+    if location is None or job is None:
         return False
-    found = there.repository_origin.get_selector()
-    return (found.location_name, found.repository_name) != (here.location_name, context.repository_name)
+    other = job.repository_origin.get_selector()
+    return (other.location_name, other.repository_name) != (location.location_name, context.repository_name)
 
 
 def _describe_run(plan: ListedPlan, run: dg.DagsterRun) -> str:

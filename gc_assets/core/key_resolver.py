@@ -211,7 +211,7 @@ class KeyResolver:
             return None
 
     def storage_of(self, address: str | None) -> str | None:
-        """Return the storage that contains an address, or None if there is none."""
+        """Return the storage that contains an address, or None if no storage does."""
         located = None if address is None else self.locate_one(address)
         return None if located is None else located[0]
 
