@@ -17,13 +17,14 @@ from typing import IO, Any, Final
 
 import dagster as dg
 import pyspark
-from dagster import PipesTempFileContextInjector, PipesTempFileMessageReader
+from dagster import PipesTempFileContextInjector
 
 import gc_assets
 from gc_assets.config.jobs import CLIENT
 from gc_assets.config.models import SparkConfig
 from gc_assets.config.spark import is_local
 from gc_assets.core.errors import GcError, UsageError
+from gc_assets.remote.message_file import MessageFileReader
 from gc_assets.resources.spark import SparkRuntime, write_properties
 
 ENTRY_POINT: Final = Path(gc_assets.__file__).parent / "job" / "__main__.py"
@@ -45,7 +46,7 @@ def run_job(config: SparkConfig, context: dg.AssetExecutionContext | dg.OpExecut
         settings, version = SparkRuntime.from_config(config).application(), submit_version(program) or pyspark.__version__
         options = write_properties(Path(directory) / "spark.conf", settings, version, _home(program))
         command = [program, "--deploy-mode", CLIENT, *options, str(ENTRY_POINT)]
-        with _open_session(context, extras) as session:
+        with _open_session(context, extras, Path(directory) / "messages") as session:
             # Executors on other machines use the Python of those machines.
             python_variables = ["PYSPARK_DRIVER_PYTHON", *(["PYSPARK_PYTHON"] if is_local(config.master) else [])]
             variables = {**dict.fromkeys(python_variables, sys.executable), **os.environ, **session.get_bootstrap_env_vars()}
@@ -67,11 +68,13 @@ def run_job(config: SparkConfig, context: dg.AssetExecutionContext | dg.OpExecut
 
 
 @contextmanager
-def _open_session(context: dg.AssetExecutionContext | dg.OpExecutionContext, extras: Mapping[str, Any]) -> Generator[dg.PipesSession]:
+def _open_session(
+    context: dg.AssetExecutionContext | dg.OpExecutionContext, extras: Mapping[str, Any], messages: Path
+) -> Generator[dg.PipesSession]:
     with ExitStack() as opened:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", dg.PreviewWarning)  # Dagster's own code causes them
-            session = dg.open_pipes_session(context, PipesTempFileContextInjector(), PipesTempFileMessageReader(), dict(extras))
+            session = dg.open_pipes_session(context, PipesTempFileContextInjector(), MessageFileReader(messages), dict(extras))
             entered = opened.enter_context(session)
         yield entered
 
