@@ -44,7 +44,7 @@ def approved_plans(config: Config, apply: dg.UnresolvedAssetJobDefinition, first
         context: dg.SensorEvaluationContext, collector: dg.ResourceParam[Collector]
     ) -> Iterator[dg.RunRequest | dg.SkipReason]:
         config, now = collector.platform.config, collector.platform.clock.now()
-        reasons: list[str] = []
+        reasons, errors = list[str](), list[GcError | OSError]()
         is_requested = False
         for storage in config.storages:
             try:
@@ -52,6 +52,7 @@ def approved_plans(config: Config, apply: dg.UnresolvedAssetJobDefinition, first
                 refusals = [_find_refusal(context, config, plan, first) for plan in waiting]
             except (GcError, OSError) as error:
                 reasons.append(f"cannot read the plans of storage {storage.name}: {error}")
+                errors.append(error)
                 continue
             for plan, refusal in zip(waiting, refusals, strict=True):
                 if refusal is None:
@@ -59,6 +60,8 @@ def approved_plans(config: Config, apply: dg.UnresolvedAssetJobDefinition, first
                     yield _request(config, plan)
                 else:
                     reasons.append(f"plan {plan.header.plan_id[:12]} of {config.label_of(plan.header.storage)} {refusal}")
+        if errors and len(errors) == len(config.storages):
+            raise errors[0]  # Dagster shows failed ticks, and can send alerts
         if not is_requested:  # Dagster refuses a tick with a request and a reason
             yield dg.SkipReason("\n".join(reasons) or "no approved plan is waiting")
         elif reasons:

@@ -10,6 +10,7 @@ import dagster as dg
 import pytest
 from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteJobOrigin, RemoteRepositoryOrigin
 
+from gc_assets.core.errors import StateError
 from gc_assets.definitions import build_definitions
 from gc_assets.resources.collector import Collector
 from gc_assets.resources.platform import Platform
@@ -163,15 +164,13 @@ def test_unreadable_approval_of_a_storage_does_not_block_requests_of_others(tmp_
     assert [request.run_key for request in tick(at).run_requests] == [plan_id]
 
 
-def test_unreadable_approval_is_reported_if_nothing_is_requested(tmp_path: Path) -> None:
+def test_tick_fails_if_no_plan_can_be_read(tmp_path: Path) -> None:
     at = platform(tmp_path, mode="apply")
     approve(at.config, at.clock, header_of(stored_plan(at)).plan_id, "kim")
     bad = tmp_path / f"state/warehouse/approvals/{'0' * 64}.json"
     bad.write_text("{}")
-    result = tick(at)
-    assert not result.run_requests
-    assert "cannot read the plans of storage warehouse" in result.skip_message
-    assert bad.name in result.skip_message
+    with pytest.raises(StateError, match=bad.name):
+        tick(at)
 
 
 def test_plan_before_the_first_partition_does_not_block_requests_of_others(tmp_path: Path) -> None:

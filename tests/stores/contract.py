@@ -571,6 +571,18 @@ def test_purge_of_missing_object_is_done_only_when_resumed(act: QuarantineBench)
     assert act(*purges, resumed=purges[:1]) == ["done", "absent"]
 
 
+def test_purge_of_impossible_object_only_looks_it_up(act: QuarantineBench) -> None:
+    """Closing an outdated plan looks up interrupted purges in this way, and must not repeat them."""
+    row = act.put("t/a", b"1")
+    assert act(row) == ["done"]
+    purge = act.follow_up(row, "purge")
+    for lookup in (replace(purge, etag="", size_bytes=-1), replace(purge, etag="")):
+        assert act(lookup, resumed=[lookup]) == ["changed"]
+    assert act(purge) == ["done"]
+    lookup = replace(purge, etag="", size_bytes=-1)
+    assert act(lookup, resumed=[lookup]) == ["done"]
+
+
 def test_interrupted_batch_is_completed_by_a_retry(act: QuarantineBench) -> None:
     keys = [f"t/{number}" for number in range(6)]
     for key in keys:

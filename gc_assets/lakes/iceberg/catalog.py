@@ -9,7 +9,7 @@ import json
 import re
 import textwrap
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -587,7 +587,7 @@ class CatalogClient:
         )
 
     @contextmanager
-    def _name_listing_errors(self) -> Iterator[None]:
+    def _name_listing_errors(self) -> Generator[None]:
         """Raise any error as `LakeUnreadable`. A driver's traceback may contain secrets."""
         try:
             yield

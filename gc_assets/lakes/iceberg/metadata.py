@@ -47,6 +47,8 @@ _SIGNS = frozenset(
 _GZIP_MAGIC = b"\x1f\x8b"
 # In no encoding does JSON start with these bytes.
 _NO_TEXT = bytes(4)
+# After a crash, whole blocks of a file can be zeros. A block has at least this many bytes.
+_HOLE = bytes(512)
 # Metadata of a table is always longer, even if it only contains the required fields.
 _MIN_LETTERS = 100
 _BRACKETS_AND_STRINGS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[][{}]', re.DOTALL)
@@ -287,9 +289,8 @@ def is_fragment(raw: bytes) -> bool:
         if content.startswith(_NO_TEXT):
             return True
         content = content.strip(b"\0 \t\r\n")
-        before_hole = content.partition(b"\0")[0]
-        # In UTF-16 and UTF-32, a zero follows the first letter.
-        if 1 < len(before_hole) < len(content):
+        before_hole, hole, _ = content.partition(_HOLE)
+        if hole:
             return _is_unclosed(_decode_start(before_hole))
         text = _decode_start(content)
         if not text or _is_unclosed(text) or (len(text) < _MIN_LETTERS and text[0] not in "{[\ufeff" and "\0" not in text):

@@ -140,8 +140,8 @@ class _RestoreNeeded:
         """Return the results of purges that were made, or that cannot be looked up."""
         if not purges:
             return {}
-        # An empty identity does not match any object, so nothing is removed.
-        checked = [replace(row, etag="") for row in purges]
+        # No object has this identity and size, so nothing is removed.
+        checked = [replace(row, etag="", size_bytes=-1) for row in purges]
         found = zip(purges, self.inner.act(checked, checked), strict=True)
         return {
             row: result if result.verdict == DONE else Result(FAILED, f"{self.reasons[row.key]}, and the lookup failed: {result.error}")

@@ -232,14 +232,21 @@ def describe_kept(inputs: PlanInputs) -> Iterator[LeftOut]:
         )
         yield from _sum_kept(inputs, DEFERRED_SIDE, why, "Repair these objects, or remove them", prefixes, found.junk)
     why = "the listing contains several rows with the same key, so it is unknown which one is right"
-    yield from _sum_kept(inputs, NAMED_TWICE_SIDE, why, "Correct the inventory report, or list the storage without it")
+    yield from _sum_kept(inputs, NAMED_TWICE_SIDE, why, "Correct the inventory report, or list the storage without it", name="listed rows")
     if not found.misspelled:  # otherwise the gate `spelling` refuses the plan
         why = "they differ only in spelling from a live file, or from a file that expired history still needs"
         yield from _sum_kept(inputs, NEAR_MISSES_SIDE, why, "Delete them manually if they are not needed")
 
 
 def _sum_kept(
-    inputs: PlanInputs, side: str, why: str, advice: str, prefixes: Iterable[str] = ("",), samples: Sequence[str] = ()
+    inputs: PlanInputs,
+    side: str,
+    why: str,
+    advice: str,
+    prefixes: Iterable[str] = ("",),
+    samples: Sequence[str] = (),
+    *,
+    name: str = "files",
 ) -> Iterator[LeftOut]:
     """Sum up the candidates under the given prefixes in a side table of the sweep.
 
@@ -253,7 +260,7 @@ def _sum_kept(
         keys += kept.column("key")[: MAX_LISTED - len(keys)].to_pylist()
     if total.rows:
         reason = f"{why}: {show_list(samples or list(dict.fromkeys(keys)), '; ')}. {advice}"
-        yield LeftOut(name="files", files=total.rows, bytes=total.size_bytes, reason=reason)
+        yield LeftOut(name=name, files=total.rows, bytes=total.size_bytes, reason=reason)
 
 
 def _describe_denied(context: RunContext, storage: str) -> str:

@@ -187,7 +187,7 @@ def manifest_entries(spark: SparkSession, context: RunContext, lake_name: str) -
         resolver,
         named_prefixes,
         locations,
-        may_list=not has_earlier_listing(context),
+        may_list=context.verification_id is not None or not has_earlier_listing(context),
         examined=_find_examined(context, lake_name),
     )
     levels = _decode_levels(spark, context, lake_name, level, find, failed)

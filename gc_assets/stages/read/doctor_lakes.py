@@ -196,20 +196,34 @@ def check_addresses(context: RunContext, name: str) -> Iterator[Finding]:
 
 def check_claims(context: RunContext, storage_name: str, frozen: Mapping[str, FrozenRefs]) -> Iterator[Finding]:
     """Check that no two lakes claim the same location, and that links do not give it two paths."""
+    claimed, claims = _read_claims(context, storage_name, frozen)
+    wrong = _describe_conflicts(context, storage_name, claims)
+    for sentence in wrong:
+        yield Finding(storage_name, "claims", FAIL, sentence, "Move one of the two, or configure the storage one directory higher.")
+    if not wrong:
+        yield Finding(storage_name, "claims", OK, f"{count_of(claimed, 'claimed prefix')}, each of a single table or lake")
+    yield from _links(context, storage_name, claims)
+
+
+def find_conflicts(context: RunContext, storage_name: str, frozen: Mapping[str, FrozenRefs]) -> list[str]:
+    """Describe the conflicts between claims, as `check_claims` does."""
+    return _describe_conflicts(context, storage_name, _read_claims(context, storage_name, frozen)[1])
+
+
+def _read_claims(context: RunContext, storage_name: str, frozen: Mapping[str, FrozenRefs]) -> tuple[int, Claims]:
     claimed = [claim for refs in frozen.values() for claim in _claims(context, storage_name, refs)]
     _, wide = narrow_claims(claimed)
-    claims = Claims.of(claimed, wide=wide)
+    return len(claimed), Claims.of(claimed, wide=wide)
+
+
+def _describe_conflicts(context: RunContext, storage_name: str, claims: Claims) -> list[str]:
     wrong = notes_on_claims(context, storage_name, claims)
     state, files = collector_paths(context, storage_name)
     for key in sorted({*state, *files}):
         if (owner := claims.owner_of(key)) is not None:
             address = context.resolver().address(storage_name, key)
             wrong.append(f"{address} belongs to the collector or a catalog, but is under a claim of lake {owner.lake}; it is not swept")
-    for sentence in wrong:
-        yield Finding(storage_name, "claims", FAIL, sentence, "Move one of the two, or configure the storage one directory higher.")
-    if not wrong:
-        yield Finding(storage_name, "claims", OK, f"{count_of(len(claimed), 'claimed prefix')}, each of a single table or lake")
-    yield from _links(context, storage_name, claims)
+    return wrong
 
 
 def _claims(context: RunContext, storage_name: str, refs: FrozenRefs) -> Iterator[PrefixClaim]:

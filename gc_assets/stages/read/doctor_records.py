@@ -22,7 +22,7 @@ from gc_assets.engine.recorded_names import advise_other_storage, describe_other
 from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.protocol import FrozenRefs
 from gc_assets.stages.delete.plan import header_of
-from gc_assets.stages.read.doctor_lakes import check_claims
+from gc_assets.stages.read.doctor_lakes import find_conflicts
 from gc_assets.stages.records.accepted_runs import AcceptedRun, newest_accepted_plan
 from gc_assets.stages.records.adoption import MAX_EXAMINED, find_unknown_files
 from gc_assets.stages.records.fencing_tokens import describe_unknown_leases, find_unknown_leases
@@ -106,7 +106,7 @@ def _check_sweep(context: RunContext, storage: StorageConfig, run_date: date, fr
     swept = context.state.current(storage.name, ORPHAN_FILES.name, run_date)
     listed = context.state.current(storage.name, STORAGE_INVENTORY.name, run_date)
     summary = swept.summary(OrphanFilesSummary) if swept is not None else None
-    reported = {item.found for item in check_claims(context, storage.name, frozen)}
+    reported = set(map(to_message, find_conflicts(context, storage.name, frozen)))
     reported.update(() if summary is None else map(to_message, foreign_notes(context, storage.name, summary.foreign)))
     for note in summary.notes if summary is not None else ():
         if note not in reported:

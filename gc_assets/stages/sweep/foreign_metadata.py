@@ -19,7 +19,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.claims import find_table_prefix
+from gc_assets.core.clock import MAX_SKEW
 from gc_assets.core.commands import command
+from gc_assets.core.dropped_tables import MAX_LEAD
 from gc_assets.core.errors import FormatError, GcError, StoreError
 from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.core.objects import Objects
@@ -272,7 +274,7 @@ class MetadataClassifier:
         A commit time in the future is ignored, because the clock of the writer was wrong.
         """
         modified_ms = int(modified.timestamp() * 1000)
-        is_ahead = self.settled is not None and (found.newest or 0) > self.settled.timestamp() * 1000
+        is_ahead = self.settled is not None and (found.newest or 0) > (self.settled + MAX_SKEW + MAX_LEAD).timestamp() * 1000
         return modified_ms if is_ahead else max(found.newest or 0, modified_ms)
 
     def _describe(self, key: str, modified: datetime, found: TableIdentity) -> _Finding | None:

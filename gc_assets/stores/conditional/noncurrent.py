@@ -69,7 +69,7 @@ class NoncurrentQuarantine:
             return Result(DONE) if resumed else absent_result(planned)
         if current is not None and current.version_id == planned.version_id:
             return Result(CHANGED, f"purge {planned.key!r}: it is the current version again, so it is no longer quarantined; left alone")
-        if version.size_bytes != planned.size_bytes:
+        if not planned.etag or version.size_bytes != planned.size_bytes:
             return changed_result(planned, version)
         return RowDeletion(planned, (Deletion(planned.key, planned.version_id),))
 

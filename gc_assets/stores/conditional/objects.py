@@ -71,7 +71,8 @@ class BucketObjects(ABC):
         return ((address, size, modified) for address, size, modified, _ in self._list(prefix))
 
     def list_identities(self, prefix: str) -> Iterator[tuple[str, str]]:
-        return ((address, build_identity(token, size, modified)) for address, size, modified, token in self._list(prefix))
+        """List objects with their identities, except those that the server lists without a token."""
+        return ((address, build_identity(token, size, modified)) for address, size, modified, token in self._list(prefix) if token)
 
     def _list(self, prefix: str) -> Iterator[tuple[str, int, datetime, str]]:
         if not prefix.endswith("/"):
