@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import os
 import stat
 import uuid
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Final
 
 from gc_assets.core.errors import StateError
+from gc_assets.core.file_locks import lock_exclusively
 from gc_assets.core.moments import from_timestamp
-from gc_assets.core.regular_files import NEVER_WAIT, read_regular, require_regular
+from gc_assets.core.regular_files import read_regular
 from gc_assets.state.backend import FileStat, outlives_process
 
 # These errors mean that an entry was removed during the listing, or is a dangling link.
@@ -168,16 +168,19 @@ def _version_of(content: bytes) -> str:
 
 @contextmanager
 def _lock_path(path: Path, *, durable: bool) -> Generator[None]:
-    """Hold an exclusive lock for a path. If the process dies, the kernel releases the lock."""
+    """Hold an exclusive lock for a path.
+
+    Raises:
+        StateError: If another process does not release the lock in time.
+    """
     _make_directory(path.parent, durable=durable)
     lock = path.with_name(f".{path.name}.lock")
-    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | NEVER_WAIT, 0o644)
-    try:
-        require_regular(os.fstat(descriptor), str(lock))
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(lock_exclusively(lock))
+        except TimeoutError as error:
+            raise StateError(f"{lock}: {error.strerror}") from error
         yield
-    finally:
-        os.close(descriptor)
 
 
 def _make_directory(directory: Path, *, durable: bool) -> None:

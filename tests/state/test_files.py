@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import pickle
 import shutil
@@ -216,6 +217,19 @@ def test_replace_if_fails_for_deleted_file(files: Files) -> None:
     assert not files.replace_if("a", b"second", version)
     with pytest.raises(FileNotFoundError):
         files.read_version("a")
+
+
+def test_lock_that_another_process_keeps_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any user who could read the state used to be able to stop every command, by keeping a lock."""
+    monkeypatch.setattr("gc_assets.core.file_locks.LOCK_SECONDS", 0.05)
+    files, lock = Files(str(tmp_path)), tmp_path / ".a.lock"
+    lock.touch(0o644)  # as an older release made it
+    with lock.open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(StateError, match=r"/\.a\.lock: it has been locked by another process.*fuser"):
+            files.replace_if("a", b"{}", None)
+    assert lock.stat().st_mode & 0o777 == 0o600
+    assert files.replace_if("a", b"{}", None) is not None
 
 
 def test_only_one_of_concurrent_writers_succeeds(files: Files) -> None:

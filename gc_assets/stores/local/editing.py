@@ -10,7 +10,6 @@ file for an unfinished upload and does not list it. gc-assets treats it as an un
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import secrets
 import stat
@@ -21,6 +20,7 @@ from pathlib import Path
 
 from gc_assets.core.deadline import run_with_deadline
 from gc_assets.core.errors import ObjectChanged
+from gc_assets.core.file_locks import wait_for_lock
 from gc_assets.core.regular_files import NEVER_WAIT
 from gc_assets.stores.local.mounts import may_hang
 from gc_assets.stores.local.objects import LocalObjects, content_of, etag_of, local_path
@@ -52,7 +52,7 @@ class EditableLocalObjects(LocalObjects):
         and our rename, its file is put back. On file systems that cannot exchange names, such as
         NFS, it is lost.
         """
-        with _open_entry(address) as entry, _lock_file(entry) as locked_status:
+        with _open_entry(address) as entry, _lock_file(entry, local_path(address)) as locked_status:
             staged = _staging_entry(entry)
             require_etag(entry, etag)
             try:
@@ -147,14 +147,17 @@ def _open_file(entry: Entry, access: int) -> int:
 
 
 @contextmanager
-def _lock_file(entry: Entry) -> Generator[os.stat_result]:
+def _lock_file(entry: Entry, path: str) -> Generator[os.stat_result]:
     """Lock a file against concurrent calls of `replace`.
 
     NFS only allows such a lock if the file is open for writing.
+
+    Raises:
+        TimeoutError: If another process does not release the lock in time.
     """
     descriptor = _open_file(entry, os.O_RDWR)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        wait_for_lock(descriptor, path)
         yield os.fstat(descriptor)
     finally:
         os.close(descriptor)

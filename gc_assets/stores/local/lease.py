@@ -2,21 +2,17 @@
 
 The lease consists of three files in `.gc-assets`. `lease.json` contains the holder of the lease.
 `fencing_token` counts the leases and is kept when a lease is released. A process only changes them
-while it has locked `lease.lock` with `flock`. The kernel releases this lock if the process dies.
-
-Only the owner can open the files. Otherwise any user could block all plans by keeping the lock.
+while it has locked `lease.lock`. Only the owner can open the files.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import socket
-import time
 import uuid
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -24,14 +20,12 @@ from typing import Final
 
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GateRefused, LeaseLost, StoreError
-from gc_assets.core.regular_files import NEVER_WAIT, read_small, require_regular
+from gc_assets.core.file_locks import lock_exclusively
+from gc_assets.core.regular_files import read_small
 from gc_assets.core.untrusted_input import parse_json
 from gc_assets.stores.local.objects import local_path
 from gc_assets.stores.protocol import LEASE_DURATION, RESERVED_PREFIX, Holder
 
-# The lock is needed only for reading and writing a few small files. If it is held longer than this,
-# the disk hangs.
-LOCK_SECONDS: Final = 30.0
 _OWNER_ONLY: Final = 0o600
 
 
@@ -166,45 +160,21 @@ def read_lease(control: Path) -> Holder | None:
 
 @contextmanager
 def _lock_exclusively(control: Path) -> Generator[None]:
-    path = control / "lease.lock"
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | NEVER_WAIT, _OWNER_ONLY)
-    except OSError as error:
-        raise _unreadable(path, error) from error
-    try:
-        _require_regular(descriptor, path)
-        if os.fstat(descriptor).st_uid == os.geteuid():
-            os.fchmod(descriptor, _OWNER_ONLY)  # older releases created the file readable for all users
-        _lock(descriptor, path)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _lock(descriptor: int, path: Path) -> None:
-    """Lock an open file.
+    """Hold the lock of the lease.
 
     Raises:
         GateRefused: If another process does not release the lock in time.
+        StoreError: If the lock file cannot be opened.
     """
-    deadline = time.monotonic() + LOCK_SECONDS
-    while True:
+    path = control / "lease.lock"
+    with ExitStack() as stack:
         try:
-            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            if time.monotonic() >= deadline:
-                raise GateRefused(
-                    f"{path} has been locked by another process for {LOCK_SECONDS:.0f} s, expected milliseconds: the process hangs. "
-                    f"Find it with `fuser {path}`, end it, then apply again."
-                ) from error
-            time.sleep(0.01)
-
-
-def _require_regular(descriptor: int, path: Path) -> None:
-    try:
-        require_regular(os.fstat(descriptor), str(path))
-    except OSError as error:
-        raise _unreadable(path, error) from error
+            stack.enter_context(lock_exclusively(path))
+        except TimeoutError as error:
+            raise GateRefused(f"{path}: {error.strerror}") from error
+        except OSError as error:
+            raise _unreadable(path, error) from error
+        yield
 
 
 def _unreadable(path: Path, error: OSError) -> StoreError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 from collections.abc import Iterator
@@ -173,6 +174,16 @@ def test_newest_of_two_objects_written_during_the_rename_is_kept(file: Path, mon
         OBJECTS.replace(str(file), b"mine", read)
     assert file.read_bytes() == b"the next commit"
     assert names(file) == ["A"]
+
+
+def test_replace_does_not_wait_forever_for_a_lock(file: Path, monkeypatch: pytest.MonkeyPatch):
+    """Any user who can read an object can lock it."""
+    monkeypatch.setattr("gc_assets.core.file_locks.LOCK_SECONDS", 0.05)
+    with file.open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(TimeoutError, match="locked by another process"):
+            OBJECTS.replace(str(file), b"new", etag(file))
+    OBJECTS.replace(str(file), b"new", etag(file))
 
 
 def test_object_is_replaced_without_atomic_name_exchange(file: Path, monkeypatch: pytest.MonkeyPatch):

@@ -64,11 +64,11 @@ def test_other_users_cannot_read_or_lock_the_lease(tmp_path):
 
 
 def test_hanging_lock_raises_after_the_time_limit(tmp_path, monkeypatch):
-    monkeypatch.setattr("gc_assets.stores.local.lease.LOCK_SECONDS", 0.2)
+    monkeypatch.setattr("gc_assets.core.file_locks.LOCK_SECONDS", 0.2)
     take(tmp_path).release()
     with (tmp_path / ".gc-assets/lease.lock").open("rb+") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(GateRefused, match=r"lease\.lock has been locked by another process.*fuser"):
+        with pytest.raises(GateRefused, match=r"lease\.lock: it has been locked by another process.*fuser"):
             take(tmp_path)
     assert take(tmp_path).token == 2
 
