@@ -305,8 +305,8 @@ def make_edits(
     waiting = {
         action: f"{item.name} cannot be read" for action in pending for item in unreadable if item.covers(record.lake, action.table_uuid)
     }
-    pending = _defer(record, pending, {**kept, **waiting}, lease)
-    pending = _cancel_actions(record, pending, _find_without_rule(record, pending), recorded, lease, WITHOUT_RULE, resumed=resumed)
+    reasons = dict.fromkeys(_find_without_rule(record, pending), WITHOUT_RULE) | {**kept, **waiting}
+    pending = _cancel_actions(record, pending, reasons, recorded, lease, resumed=resumed)
     if pending:
         _execute(record, pending, lease, resumed=resumed)
     return True
@@ -341,25 +341,17 @@ def _find_without_rule(record: ExpiryRecord, pending: Sequence[ExpiryAction]) ->
 def _cancel_actions(
     record: ExpiryRecord,
     pending: Sequence[ExpiryAction],
-    cancelled: Sequence[ExpiryAction],
+    reasons: Mapping[ExpiryAction, str],
     recorded: Mapping[ExpiryAction, EditOutcome],
     lease: Lease,
-    reason: str,
     *,
     resumed: bool,
 ) -> list[ExpiryAction]:
-    """Record the cancelled actions as `changed` and return the remaining pending actions."""
-    at = record.context.clock.now()
-    outcomes = [_cancel(action, recorded.get(action), at, is_interrupted=resumed, reason=reason) for action in cancelled]
-    if outcomes:
-        record.record_outcomes(outcomes, lease.token)
-    return [action for action in pending if action not in cancelled]
-
-
-def _defer(record: ExpiryRecord, pending: Sequence[ExpiryAction], reasons: Mapping[ExpiryAction, str], lease: Lease) -> list[ExpiryAction]:
     """Record the actions in `reasons` as `changed` and return the remaining pending actions."""
     at = record.context.clock.now()
-    outcomes = [EditOutcome(action, CHANGED, reasons[action], at) for action in pending if action in reasons]
+    outcomes = [
+        _cancel(action, recorded.get(action), at, is_interrupted=resumed, reason=reasons[action]) for action in pending if action in reasons
+    ]
     if outcomes:
         record.record_outcomes(outcomes, lease.token)
     return [action for action in pending if action not in reasons]
@@ -464,9 +456,8 @@ def _read_reversible(context: RunContext, plan: StoredPlan) -> list[tuple[Lake, 
 
 def _select_reversible(lake: Lake, items: Iterable[EditOutcome]) -> Iterator[EditOutcome]:
     for item in items:
-        is_reversible = as_reversible(lake) is not None and item.verdict == DONE
-        is_possible = item.may_be_made if item.action.action in BRANCH_EDITS else is_reversible
-        if is_possible or item.verdict == UNDONE:
+        is_reversible = item.action.action in BRANCH_EDITS or as_reversible(lake) is not None
+        if (item.may_be_made and is_reversible) or item.verdict == UNDONE:
             yield item
 
 
@@ -482,8 +473,8 @@ def undo_expiry(context: RunContext, plan: StoredPlan, *, only_paths: bool = Fal
 
     Call this after the plan's files have been restored. Each outcome is recorded in `expiry_log`:
     `undone`, or the reason why the edit could not be undone. An edit is reverted only if the
-    repository has not changed since the plan. Branches that an interrupted apply may have deleted
-    are recreated as well. Lakes that are no longer configured are skipped.
+    repository has not changed since the plan. This includes edits that an interrupted apply may
+    have made. Lakes that are no longer configured are skipped.
 
     Args:
         only_paths: If True, only undo edits in lakes in which the plan only deleted paths by

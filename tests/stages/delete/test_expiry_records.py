@@ -13,10 +13,12 @@ import pytest
 
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GateRefused, StateError, StoreError, UsageError
+from gc_assets.core.plan import Unreadable
 from gc_assets.engine import run_context as runs
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_rows
 from gc_assets.lakes.iceberg.lake import IcebergLake
+from gc_assets.lakes.icechunk.lake import IcechunkLake
 from gc_assets.lakes.kinds import config_of
 from gc_assets.lakes.protocol import DELETE_IDLE_BRANCH, ExpiryAction, ExpiryOutcome
 from gc_assets.stages.delete import expire
@@ -28,7 +30,8 @@ from gc_assets.stores.local.lease import LocalLease, acquire
 from gc_assets.stores.protocol import LEASE_DURATION
 from tests.assets.platforms import NOW, platform, stored_plan
 from tests.lakes.icechunk.builder import RepositoryBuilder, document_tree
-from tests.lakes.icechunk.icechunk_lakes import lake_at, parents_now, plan_actions
+from tests.lakes.icechunk.icechunk_lakes import FAR_FUTURE, commits_of, lake_at, parents_now, plan_actions, verdicts
+from tests.lakes.icechunk.v2.recordings import unpack_recording
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 AS_OF = datetime(2026, 3, 14, tzinfo=UTC)
@@ -345,3 +348,86 @@ def test_undo_takes_the_lease_of_a_moved_storage_at_its_new_location(deletions: 
         undo_expiry(context, deletions.plan)
     other.release()
     assert undo_expiry(context, deletions.plan) == {"undone": 2}
+
+
+@dataclass(frozen=True)
+class KilledExpiry:
+    """History edits of the lake `weather` whose apply was killed before it recorded an outcome."""
+
+    context: RunContext
+    plan: StoredPlan
+    lake: IcechunkLake
+    actions: list[ExpiryAction]
+    history: dict[str, str | None]
+
+    @property
+    def record(self) -> ExpiryRecord:
+        return ExpiryRecord(self.context, self.plan.header, "weather")
+
+    def undo(self) -> dict[str, int]:
+        return undo_expiry(self.context, self.plan)
+
+
+@pytest.fixture(params=[1, 2])
+def killed_expiry(request: pytest.FixtureRequest, context: RunContext, plan: StoredPlan, tmp_path: Path) -> KilledExpiry:
+    if request.param == 1:
+        path = document_tree(tmp_path / "warehouse" / "weather", START).builder.path
+    else:
+        path = unpack_recording("document", tmp_path / "warehouse").path
+    times = sorted(commit.committed_at for commit in commits_of(lake_at(path), lake_at(path).freeze(AS_OF)))
+    retention = {"default": {"keep": times[8].isoformat()}, "dangling": "2099-01-01"}
+    lake, settings = lake_at(path, retention, semantics="icechunk"), {"retention": retention, "expiry": {"semantics": "icechunk"}}
+    document = context.config.model_dump(mode="json")
+    document["lakes"] = [{"name": "weather", "kind": "icechunk", "location": f"file://{path}/", **settings}]
+    actions = plan_actions(lake, FAR_FUTURE)
+    header = plan.header.model_copy(update={"expiry_actions": {"weather": len(actions)}})
+    found = KilledExpiry(
+        replace(context, config=config_of(document)), replace(plan, header=header), lake, actions, parents_now(lake, AS_OF)
+    )
+    found.record.record_intent(actions)
+    assert verdicts(lake.expire(actions, FAR_FUTURE, FAR_FUTURE)) == {"done"}
+    assert parents_now(lake, AS_OF) != found.history
+    return found
+
+
+@pytest.mark.parametrize("closing", ["ended", "lake became unreadable"])
+def test_unrecorded_history_edits_of_closed_plan_can_be_undone(
+    monkeypatch: pytest.MonkeyPatch, killed_expiry: KilledExpiry, closing: str
+) -> None:
+    lease = take_lease(killed_expiry.plan, killed_expiry.context.clock)
+    if closing == "ended":
+        end(monkeypatch, killed_expiry.record, killed_expiry.plan, killed_expiry.actions, lease)
+        monkeypatch.undo()
+    else:
+        make_edits(killed_expiry.record, killed_expiry.actions, lease, [Unreadable(lake="weather", why="damaged", since=NOW)])
+    lease.release()
+    outcomes = killed_expiry.record.outcomes().values()
+    assert {item.verdict for item in outcomes} == {"changed"}
+    assert all("it may have been made, because an apply was interrupted" in str(item.error) for item in outcomes)
+    assert killed_expiry.undo() == {"undone": len(killed_expiry.actions)}
+    assert parents_now(killed_expiry.lake, AS_OF) == killed_expiry.history
+
+
+def test_undo_of_uncertain_history_edit_keeps_parent_that_another_tool_changed(
+    monkeypatch: pytest.MonkeyPatch, killed_expiry: KilledExpiry
+) -> None:
+    edit = next(action for action in killed_expiry.actions if action.action == "edit_parent")
+    actions = [replace(edit, new_parent_id=edit.snapshot_id)]
+    lease = take_lease(killed_expiry.plan, killed_expiry.context.clock)
+    end(monkeypatch, killed_expiry.record, killed_expiry.plan, actions, lease)
+    monkeypatch.undo()
+    lease.release()
+    before = parents_now(killed_expiry.lake, AS_OF)
+    assert killed_expiry.undo() == {"changed": 1}
+    assert parents_now(killed_expiry.lake, AS_OF) == before
+
+
+def test_plan_that_never_started_has_no_history_edit_to_undo(monkeypatch: pytest.MonkeyPatch, killed_expiry: KilledExpiry) -> None:
+    header = killed_expiry.plan.header.model_copy(update={"plan_id": "b" * 64})
+    other = replace(killed_expiry, plan=replace(killed_expiry.plan, header=header))
+    lease = take_lease(other.plan, other.context.clock)
+    end(monkeypatch, other.record, other.plan, other.actions, lease)
+    monkeypatch.undo()
+    lease.release()
+    with pytest.raises(UsageError, match="made no history edit that can be undone"):
+        other.undo()
