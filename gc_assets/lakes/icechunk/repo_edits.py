@@ -185,19 +185,31 @@ def parse_entry(snapshot_id: str, parent_id: str | None, document: str) -> Snaps
         raise FormatError(f"snapshot {snapshot_id}: the plan has damaged details ({error!r}); restore the state from a backup") from error
 
 
-def with_old_parent(source: str, entry: SnapshotInfo, parent: str) -> SnapshotInfo:
+def with_old_parent(source: str, entry: SnapshotInfo, parent: str, details: str) -> SnapshotInfo:
     """Return a snapshot's entry as it was before an edit, with its old parent and logs.
 
+    Icechunk 2.0 drops the logs of expired ancestors from `repo` with every commit. If they are
+    missing, the plan's entry is used.
+
+    Args:
+        source: Name of the object for error messages.
+        entry: Current entry.
+        parent: Old parent.
+        details: The entry before the edit, as written by `entry_document`.
+
     Raises:
-        FormatError: If the entry did not take over the transaction log of that parent.
+        FormatError: If the logs are missing and the entry differs from that in the plan.
     """
-    if parent not in entry.pruned_logs:
+    if parent in entry.pruned_logs:
+        own = entry.pruned_logs[entry.pruned_logs.index(parent) + 1 :]
+        return replace(entry, parent_id=parent, pruned_logs=own)
+    planned = parse_entry(entry.snapshot_id, parent, details)
+    if planned != replace(entry, parent_id=parent, pruned_logs=planned.pruned_logs):
         raise FormatError(
-            f"{source}: the logs of snapshot {entry.snapshot_id} do not contain {parent}, so the edit was not made by this program; "
-            "left unchanged"
+            f"{source}: the logs of snapshot {entry.snapshot_id} do not contain {parent} (icechunk 2.0 drops them), and its time, "
+            "message or metadata differ from those in the plan; left unchanged"
         )
-    own = entry.pruned_logs[entry.pruned_logs.index(parent) + 1 :]
-    return replace(entry, parent_id=parent, pruned_logs=own)
+    return planned
 
 
 def _id(name: str) -> str:

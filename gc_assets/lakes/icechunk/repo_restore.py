@@ -105,7 +105,7 @@ class _Restoration:
         if (refusal := check_parent_restore(action, entry.parent_id)) is not None:
             return refusal
         self._require(old, child=action.snapshot_id)
-        self.restored[action.snapshot_id] = with_old_parent("the repository", entry, old)
+        self.restored[action.snapshot_id] = with_old_parent("the repository", entry, old, str(action.details))
         return None
 
     def _restore_branch(self, action: ExpiryAction) -> Refusal:

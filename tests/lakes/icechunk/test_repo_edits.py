@@ -63,6 +63,12 @@ def edit(number: int, old: int, new: int) -> ExpiryAction:
     return ExpiryAction("edit_parent", IDS[number], "", "branch", "main", IDS[old], IDS[new], details="{}")
 
 
+def edit_of(info: RepoInfo, number: int, new: int) -> ExpiryAction:
+    """Return an edit with the entry of the snapshot, as in a plan."""
+    item = info.snapshots[IDS[number]]
+    return ExpiryAction("edit_parent", IDS[number], "", "branch", "main", item.parent_id, IDS[new], details=entry_document(item))
+
+
 def removal(info: RepoInfo, number: int) -> ExpiryAction:
     item = info.snapshots[IDS[number]]
     return ExpiryAction("remove_snapshot", IDS[number], "", old_parent_id=item.parent_id, details=entry_document(item))
@@ -232,6 +238,29 @@ def test_undo_refuses_a_history_with_a_missing_file():
         IDS[4]: "failed",
     }
     assert set(apply_edits(SOURCE, edited, decision.edits, ENTRY).snapshots) == {IDS[0], IDS[1], IDS[4]}
+
+
+def expired_by_plan_and_rewritten_by_older_icechunk() -> tuple[RepoInfo, list[ExpiryAction], RepoInfo]:
+    """Return a repository, a plan, and the content after the plan and a commit of icechunk 2.0, which drops the logs of ancestors."""
+    info = repository(entry(0, None), entry(1, 0), entry(2, 1, 20, 21), entry(3, 2), entry(4, 3, 22), main=4)
+    plan = [edit_of(info, 4, 0), *(removal(info, number) for number in (1, 2, 3))]
+    edited = apply_edits(SOURCE, info, decide(plan, info, plan).edits, ENTRY)
+    return info, plan, replace(edited, snapshots={name: replace(item, pruned_logs=()) for name, item in edited.snapshots.items()})
+
+
+def test_undo_takes_logs_from_plan_if_older_icechunk_dropped_them():
+    info, plan, rewritten = expired_by_plan_and_rewritten_by_older_icechunk()
+    decision = decide_restore(plan, rewritten, {})
+    assert not decision.settled
+    assert apply_edits(SOURCE, rewritten, decision.edits, ENTRY).snapshots == info.snapshots
+
+
+def test_undo_refuses_entry_without_logs_that_differs_from_plan():
+    _, plan, rewritten = expired_by_plan_and_rewritten_by_older_icechunk()
+    other = replace(rewritten.snapshots[IDS[4]], message="another commit")
+    (outcome,) = decide_restore(plan, replace(rewritten, snapshots={**rewritten.snapshots, IDS[4]: other}), {}).settled
+    assert outcome.verdict == "failed"
+    assert "icechunk 2.0 drops them" in (outcome.error or "")
 
 
 @st.composite
