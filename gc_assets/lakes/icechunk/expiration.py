@@ -19,8 +19,8 @@ made, so the order of refs does not matter.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from gc_assets.core.forest import NO_PARENT, Forest
@@ -231,7 +231,13 @@ class Bounds:
         return self._known[moment]
 
 
-def expire(history: History, pointers: Sequence[RefPointer], removable: Sequence[RefPointer], semantics: Semantics) -> Expiration:
+def expire(
+    history: History,
+    pointers: Sequence[RefPointer],
+    removable: Sequence[RefPointer],
+    semantics: Semantics,
+    planned: Collection[int] = (),
+) -> Expiration:
     """Compute the edits that the semantics require, and the refs to delete.
 
     A ref is deleted if its head has expired and is not reachable any more (icechunk issue 1534).
@@ -245,9 +251,30 @@ def expire(history: History, pointers: Sequence[RefPointer], removable: Sequence
         pointers: Refs whose history can expire.
         removable: Refs that may be deleted.
         semantics: Variant of the rule.
+        planned: Positions of the edits of a plan that is being applied. Every commit after the plan
+            moves the end of a rule that counts snapshots. Such a rule keeps the history back to the
+            planned edit if no ref would reach the edited snapshot otherwise.
     """
     bounds = Bounds(history)
     walks = [bounds.walk(pointer) for pointer in pointers]
+    expiration = _expire(history, bounds, walks, removable, semantics)
+    extended = [_extend(history, walk, planned, expiration.reached) for walk in walks]
+    return expiration if extended == walks else _expire(history, bounds, extended, removable, semantics)
+
+
+def _extend(history: History, walk: Walk, planned: Collection[int], reached: Collection[int]) -> Walk:
+    """Extend the walk of a rule that counts snapshots to the next planned edit."""
+    if not planned or walk.pointer.rule.cutoff.keep_last is None:
+        return walk
+    index = walk.last
+    for _ in range(history.depth[walk.last]):
+        if index in planned:
+            return walk if index in reached else replace(walk, last=index)
+        index = history.forest.parent[index]
+    return walk
+
+
+def _expire(history: History, bounds: Bounds, walks: Sequence[Walk], removable: Sequence[RefPointer], semantics: Semantics) -> Expiration:
     deletable = {id(pointer) for pointer in removable if _is_deletable(history, pointer.head, semantics)}
     expired_heads = [walk for walk in walks if id(walk.pointer) in deletable and walk.last == NO_PARENT]
     leaving = {id(walk.pointer) for walk in expired_heads}
@@ -261,7 +288,7 @@ def expire(history: History, pointers: Sequence[RefPointer], removable: Sequence
         deleted=tuple(walk for walk in expired_heads if walk.pointer.head not in retaining),
         keepers=keepers,
         reached=reached,
-        skewed=tuple(pointer for pointer in pointers if bounds.is_skewed(pointer)),
+        skewed=tuple(walk.pointer for walk in walks if bounds.is_skewed(walk.pointer)),
     )
 
 

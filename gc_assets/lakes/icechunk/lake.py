@@ -6,7 +6,7 @@ different layouts, which `Repository` hides from this module.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -31,7 +31,17 @@ from gc_assets.lakes.icechunk.repository_v1 import RepositoryV1
 from gc_assets.lakes.icechunk.repository_v2 import RepositoryV2
 from gc_assets.lakes.icechunk.restore import restore
 from gc_assets.lakes.icechunk.retention import retain
-from gc_assets.lakes.protocol import Commit, CommitSource, Container, ExpiryAction, ExpiryOutcome, FrozenRefs, NamedPrefixes, Retention
+from gc_assets.lakes.protocol import (
+    EDIT_PARENT,
+    Commit,
+    CommitSource,
+    Container,
+    ExpiryAction,
+    ExpiryOutcome,
+    FrozenRefs,
+    NamedPrefixes,
+    Retention,
+)
 
 
 class IcechunkLake:
@@ -94,15 +104,20 @@ class IcechunkLake:
         If any object of the repository cannot be read, all actions fail, because each of them may
         depend on it.
         """
+        planned = frozenset(action.snapshot_id for action in actions if action.action == EDIT_PARENT)
+
+        def apply_policy(refs: FrozenRefs, commits: Iterable[Commit]) -> Retention:
+            return retain(refs, commit_table(commits), as_of, grace_cutoff, self._config, planned)
+
         try:
             if self._is_v2():
-                yield from execute_repo(actions, self._prepare_policy(as_of, grace_cutoff), self._repo_file)
+                yield from execute_repo(actions, self._prepare_policy(apply_policy), self._repo_file)
                 return
             refs, commits = self._read_current()
-            policy = self.retain(refs, commit_table(commits), as_of, grace_cutoff)
+            policy = apply_policy(refs, commits)
             if (now := self._v1.read_state()).refs != refs.refs:  # Refs can move while many snapshots are read.
                 refs, commits = now, [*commits, *self._v1.read_new_commits({commit.commit_id for commit in commits})]
-                policy = self.retain(refs, commit_table(commits), as_of, grace_cutoff)
+                policy = apply_policy(refs, commits)
         except (LakeUnreadable, StoreError) as error:
             yield from _fail_all(actions, error)
             return
@@ -159,7 +174,7 @@ class IcechunkLake:
     def _repo_file(self) -> RepoFile:
         return RepoFile(self._objects, self._repository)
 
-    def _prepare_policy(self, as_of: datetime, grace_cutoff: datetime) -> Callable[[RepoInfo], Retention]:
+    def _prepare_policy(self, apply_policy: Callable[[FrozenRefs, Iterable[Commit]], Retention]) -> Callable[[RepoInfo], Retention]:
         """Return a function that applies the policy to content of `repo` without store requests.
 
         The time between reading and replacing `repo` must be short, because writers may commit in
@@ -170,12 +185,11 @@ class IcechunkLake:
         info = repository.read()
         unlisted = [commit for commit in repository.commits_of(info) if commit.commit_id not in info.snapshots]
 
-        def apply_policy(current: RepoInfo) -> Retention:
+        def apply_to(current: RepoInfo) -> Retention:
             others = (commit for commit in unlisted if commit.commit_id not in current.snapshots)
-            commits = commit_table([*repository.listed_commits(current), *others])
-            return self.retain(repository.state_without_files(current), commits, as_of, grace_cutoff)
+            return apply_policy(repository.state_without_files(current), [*repository.listed_commits(current), *others])
 
-        return apply_policy
+        return apply_to
 
     def _read_current(self) -> tuple[FrozenRefs, list[Commit]]:
         refs = self._v1.read_state()

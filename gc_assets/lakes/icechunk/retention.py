@@ -8,7 +8,7 @@ the cut-off for unreachable snapshots, and the protection of incomplete historie
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -33,10 +33,18 @@ _PLURALS = {"branch": "branches", "tag": "tags"}
 DEFAULT_BRANCH = "main"
 
 
-def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: datetime, config: IcechunkLakeConfig) -> Retention:
+def retain(
+    refs: FrozenRefs,
+    commits: pa.Table,
+    as_of: datetime,
+    grace_cutoff: datetime,
+    config: IcechunkLakeConfig,
+    planned: Collection[str] = (),
+) -> Retention:
     """Apply the retention policy to the snapshots of a repository.
 
-    The rows of `Retention.reachable` have the order of `commits`.
+    The rows of `Retention.reachable` have the order of `commits`. `planned` contains the snapshots
+    that the plan which is being applied edits, see `expiration.expire`.
 
     Raises:
         LakeUnreadable: If the head of a ref is not among the commits, a damaged snapshot is
@@ -51,8 +59,11 @@ def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: d
     protecting = [pointer for pointer in (*graph.pointers, *graph.renamed) if _is_protecting(graph, pointer, config, fixed)]
     deletable = [pointer for pointer in protecting if id(pointer) not in fixed and _is_deletable(pointer, config)]
     semantics = resolve_semantics(config.expiry.semantics, settings.spec_version)
+    position = graph.history.forest.position
+    edited = frozenset(position[snapshot] for snapshot in planned if snapshot in position)
     compared: dict[Semantics, Expiration] = {
-        name: expire(graph.history, protecting, deletable, name) for name in ("seed", resolve_semantics("icechunk", settings.spec_version))
+        name: expire(graph.history, protecting, deletable, name, edited)
+        for name in ("seed", resolve_semantics("icechunk", settings.spec_version))
     }
     expiration = compared[semantics]
     unreached = _find_unreached(graph, protecting) - _find_cut_off(graph, refs)
