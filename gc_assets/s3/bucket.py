@@ -20,6 +20,7 @@ from gc_assets.config.s3 import S3Config
 from gc_assets.core.errors import is_permanent
 from gc_assets.s3 import copying, pages
 from gc_assets.s3.client import DENIED, INVALID_KEY, NOT_FOUND, PRECONDITION, error_code, get_client, payer_params, translate_errors
+from gc_assets.s3.delete_markers import create_despite_markers
 
 # DeleteObjects accepts 1,000 keys, but servers delete them one by one. Several smaller requests
 # finish sooner, because they are sent concurrently.
@@ -63,7 +64,7 @@ class S3Bucket(BucketStorage[S3Config]):
         return get_client(self.settings, role)
 
     def get_single_attempt_client(self) -> Any:
-        """Return a client that does not retry, for deletes of the current object at a key.
+        """Return a client that does not retry, for deletes of the current object or version `null`.
 
         If such a delete were retried after a pause, it could delete an object that was written in
         the meantime. The caller must check the object before each attempt.
@@ -173,14 +174,17 @@ class S3Bucket(BucketStorage[S3Config]):
         return self._change(key, copy)
 
     def copy_if_absent(self, source: ObjectInfo, key: str, to: str, entry: tuple[str, str]) -> Change:
-        def copy() -> dict[str, Any]:
+        def send() -> dict[str, Any]:
             copying.copy_to_absent(self, key, to, source, entry)
             return {}
 
-        try:
-            return self._change(key, copy)
-        except FileExistsError as error:
-            return Change("changed", error)
+        def copy() -> Change:
+            try:
+                return self._change(to, send)
+            except FileExistsError as error:
+                return Change("changed", error)
+
+        return create_despite_markers(self, to, copy, hidden=entry[1])
 
     def delete_if_match(self, key: str, token: str | None) -> Change:
         condition = {"IfMatch": f'"{token}"'} if token is not None else {}
@@ -200,7 +204,12 @@ class S3Bucket(BucketStorage[S3Config]):
     def _delete_one(self, item: Deletion) -> Change:
         if item.version_id is None:
             return self.delete_if_match(item.key, item.token)
-        return self._change(item.key, lambda: self.client("change").delete_object(**self.target(item.key, item.version_id)))
+        return self._change(item.key, lambda: self._delete_client([item]).delete_object(**self.target(item.key, item.version_id)))
+
+    def _delete_client(self, objects: Sequence[Deletion]) -> Any:
+        """Return a client that only retries deletes of versions that are never replaced."""
+        is_fixed = all(item.version_id not in {None, self.null_version} for item in objects)
+        return self.client("change") if is_fixed else self.get_single_attempt_client()
 
     def _delete_many(self, objects: Sequence[Deletion]) -> list[Change]:
         items = [
@@ -209,8 +218,7 @@ class S3Bucket(BucketStorage[S3Config]):
             | ({"ETag": item.token} if item.token is not None else {})
             for item in objects
         ]
-        # Only deletes of versions can safely be retried by the client.
-        client = self.client("change") if all(item.version_id is not None for item in objects) else self.get_single_attempt_client()
+        client = self._delete_client(objects)
         try:
             with translate_errors(self.location):
                 answer = client.delete_objects(Bucket=self.name, Delete={"Objects": items}, **payer_params(self.settings))

@@ -494,6 +494,7 @@ class Traits:
         versions: The store keeps old versions of objects.
         delete_if_match: Whether the store compares etags in single deletes, in batch deletes, or
             not at all.
+        create_after_delete: A writer can create an object whose key had another one before.
         broken_axioms: Keys of `AXIOMS` that are not optional, but not fulfilled either.
     """
 
@@ -502,6 +503,7 @@ class Traits:
     rename: bool
     versions: bool = False
     delete_if_match: Literal["none", "one", "batch"] = "none"
+    create_after_delete: bool = True
     broken_axioms: frozenset[str] = frozenset()
 
 

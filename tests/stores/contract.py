@@ -137,12 +137,15 @@ STORES: dict[str, Callable[[], AbstractContextManager[Bench]]] = {
     "gcs": open_gcs_bench,
     "gcs_versioned": lambda: open_gcs_bench(versioned=True),
 }
+# Stores that only the tests of quarantines use as well.
+QUARANTINED = {**STORES, "ceph_suspended": lambda: open_s3_bench("ceph", suspended=True)}
 # In a bucket with versions, Ceph 16 ignores conditions, and Ceph 20 lets concurrent writers succeed.
 CONDITIONAL = {name: opened for name, opened in STORES.items() if name != "ceph_versioned"}
 MODES_OF: dict[str, tuple[QuarantineMode, ...]] = {
     "local": ("trash", "deferred"),
     "ceph": ("trash", "deferred"),
     "ceph_versioned": ("versioned", "deferred"),
+    "ceph_suspended": ("trash", "deferred"),
     "azure": ("trash", "deferred"),
     "gcs": ("trash", "deferred"),
     "gcs_versioned": ("versioned", "deferred"),
@@ -184,13 +187,13 @@ class QuarantineBench:
         return replace(row, action=action, source_plan_id=None if action == "quarantine" else PLAN)
 
 
-MODES = [(store, mode) for store in STORES for mode in MODES_OF[store]]
+MODES = [(store, mode) for store in QUARANTINED for mode in MODES_OF[store]]
 
 
 @pytest.fixture(params=MODES, ids=["-".join(pair) for pair in MODES])
 def act(request: pytest.FixtureRequest) -> Iterator[QuarantineBench]:
     store, mode = request.param
-    with STORES[store]() as opened:
+    with QUARANTINED[store]() as opened:
         yield QuarantineBench(opened, mode)
 
 

@@ -62,19 +62,24 @@ class S3Bench:
 
 
 @functools.cache
-def _bucket(server: S3Server, *, versioned: bool) -> str:
+def _bucket(server: S3Server, *, versioned: bool, suspended: bool) -> str:
     """Return a bucket that all tests share. Each test has its own prefix."""
-    return server.bucket(versioned=versioned)
+    name = server.bucket(versioned=versioned or suspended)
+    if suspended:
+        server.client().put_bucket_versioning(Bucket=name, VersioningConfiguration={"Status": "Suspended"})
+    return name
 
 
 @contextmanager
-def open_s3_bench(kind: str, *, versioned: bool = False, prefix: str = PREFIX, own: bool = False) -> Iterator[S3Bench]:
+def open_s3_bench(
+    kind: str, *, versioned: bool = False, suspended: bool = False, prefix: str = PREFIX, own: bool = False
+) -> Iterator[S3Bench]:
     """Return a new storage under its own prefix in a shared bucket of the server.
 
     With `own`, the bucket is new, for tests that change its settings.
     """
     server, storage_prefix = shared_server(kind), f"{prefix}{secrets.token_hex(4)}/"
-    bucket = server.bucket(versioned) if own else _bucket(server, versioned=versioned)
+    bucket = server.bucket(versioned) if own else _bucket(server, versioned=versioned, suspended=suspended)
     connections = Connections.of(server.settings)
     yield S3Bench(
         server,

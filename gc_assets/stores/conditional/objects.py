@@ -119,10 +119,14 @@ class BucketObjects(ABC):
     def create(self, address: str, content: bytes, *, new_directories: int = 1) -> None:
         del new_directories  # a bucket has none
         bucket, key = self.open(address)
-        change = bucket.put_if_absent(key, content)
+        change = self.put_new(bucket, key, content)
         if change.verdict == "changed":
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), address) from change.error
         self.verify_created(bucket, key, content, change.require())
+
+    def put_new(self, bucket: ConditionalBucket, key: str, content: bytes) -> Change:
+        """Put an object at a key that has none."""
+        return bucket.put_if_absent(key, content)
 
     def verify_created(self, bucket: ConditionalBucket, key: str, content: bytes, change: Change) -> None:
         """Check that the server did not allow another writer to create the same object.

@@ -17,6 +17,7 @@ from gc_assets.buckets.protocol import Change, ConditionalBucket, Deletion
 from gc_assets.buckets.requests import pause_before_retry
 from gc_assets.core.errors import StoreError
 from gc_assets.stores.canaries import find_broken_axioms
+from gc_assets.stores.conditional.own_versions import read_content
 from gc_assets.stores.protocol import RESERVED_PREFIX, Traits
 
 _MAX_VERSIONS: Final = 100
@@ -37,6 +38,7 @@ def probe(bucket: ConditionalBucket) -> Traits:
             rename=False,
             versions=bucket.versioning("change").is_on,
             delete_if_match=_test_conditional_delete(bucket, canary),
+            create_after_delete=_can_create_after_delete(bucket, canary),
             broken_axioms=find_broken_axioms(BucketCanaries(bucket, f"{canary}-axiom-"), bucket.now),
         )
     finally:
@@ -140,6 +142,19 @@ def _test_conditional_delete(bucket: ConditionalBucket, canary: str) -> Literal[
         return "one"
     _require_lost_none(bucket.delete([Deletion(canary, token=token_of(current.identity))]))
     return "batch" if bucket.head(canary) is None else "one"
+
+
+def _can_create_after_delete(bucket: ConditionalBucket, canary: str) -> bool:
+    """Return True if an object can be created where another one has been deleted.
+
+    If the canary cannot be deleted, the result is True.
+    """
+    if bucket.delete_if_match(canary, None).verdict not in {"done", "absent"}:
+        return True
+    created = bucket.put_if_absent(canary, b"again")
+    if created.verdict in {"failed", "unknown"}:
+        created.require()
+    return created.is_done or read_content(bucket, canary) == b"again"
 
 
 def _require_answer(change: Change) -> None:

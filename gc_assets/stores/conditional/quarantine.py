@@ -123,7 +123,10 @@ class TrashQuarantine:
         kept = f"the quarantined object stays at {trash_key!r}"
         if current is not None and not is_unfinished_restore(current, planned):
             return Result(CHANGED, f"{planned.key!r} is now another object, {current.identity}; the quarantined one stays at {trash_key!r}")
-        return copy_back(self.bucket, planned, in_trash, trash_key, kept)
+        refusal = copy_back(self.bucket, planned, in_trash, trash_key, kept)
+        # The object itself may be current again, because it was only hidden by a delete marker.
+        found = self.bucket.head(planned.key) if refusal is not None else None
+        return None if found is not None and found.identity == planned.etag else refusal
 
     def _trash_key(self, planned: PlannedAction) -> str | None:
         plan_id = self.plan_id if planned.action == "quarantine" else planned.source_plan_id

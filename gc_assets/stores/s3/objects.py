@@ -11,6 +11,7 @@ from gc_assets.buckets.protocol import Change, ConditionalBucket, Deletion
 from gc_assets.config.s3 import S3Config
 from gc_assets.core.errors import ObjectChanged
 from gc_assets.core.paths import bucket_and_key
+from gc_assets.s3.delete_markers import create_despite_markers
 from gc_assets.stores.conditional.objects import BucketObjects
 from gc_assets.stores.conditional.own_versions import MAX_VERSIONS, is_only_version
 
@@ -33,6 +34,9 @@ class S3Objects(BucketObjects):
 
         bucket, key = bucket_and_key(address)
         return S3Bucket(bucket, "", self.connections.settings_for(address, S3Config)), key
+
+    def put_new(self, bucket: ConditionalBucket, key: str, content: bytes) -> Change:
+        return create_despite_markers(bucket, key, lambda: bucket.put_if_absent(key, content))
 
     def verify_created(self, bucket: ConditionalBucket, key: str, content: bytes, change: Change) -> None:
         if _is_versioned(change, bucket) and not is_only_version(bucket, key, content):

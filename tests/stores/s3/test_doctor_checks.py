@@ -20,7 +20,7 @@ from gc_assets.core.findings import Finding
 from gc_assets.stores.s3.store import S3Store
 from tests.ports import free_port
 from tests.s3.proxy import Exchange, Rule, always, error_answer, run_proxy
-from tests.s3.servers import REGION, S3Server
+from tests.s3.servers import REGION, S3Server, is_ceph_conditional
 from tests.stores.s3.careless_store import CarelessStore
 
 NOW = datetime(2026, 11, 22, 3, tzinfo=UTC)
@@ -238,6 +238,16 @@ def test_doctor_reports_suspended_versioning(ceph: S3Server) -> None:
     assert "older versions still incur costs" in only_finding(
         find_problems(ceph.settings, bucket, quarantine="trash"), "quarantine", "warn"
     )
+
+
+@pytest.mark.skipif(not is_ceph_conditional(), reason="Ceph 16 ignores the condition that a marker violates")
+def test_doctor_fails_if_a_delete_marker_prevents_new_objects(ceph: S3Server) -> None:
+    bucket = create_filled_bucket(ceph, versioned=True)
+    ceph.client().put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Suspended"})
+    before = contents(ceph, bucket)
+    found = find_problems(ceph.settings, bucket, mode="apply")["traits"]
+    assert (found.verdict, "a delete marker prevents" in found.found, "Enable versioning" in found.todo) == ("fail", True, True)
+    assert contents(ceph, bucket) == before
 
 
 def test_doctor_warns_of_object_lock(ceph: S3Server) -> None:
