@@ -20,6 +20,7 @@ import botocore.session
 from botocore import UNSIGNED
 from botocore.config import Config as BotoConfig
 from botocore.credentials import AssumeRoleCredentialFetcher, DeferredRefreshableCredentials
+from botocore.handlers import validate_ascii_metadata
 from botocore.hooks import HierarchicalEmitter
 
 from gc_assets.buckets.protocol import Role
@@ -49,6 +50,10 @@ NOT_FOUND: Final = frozenset({"404", "NoSuchKey", "NotFound", "NoSuchVersion", "
 # compare the stored bytes.
 PRECONDITION: Final = frozenset({"412", "PreconditionFailed", "409", "ConditionalRequestConflict", "ConcurrentModification"})
 DENIED: Final = frozenset({"401", "403", "AccessDenied", "AllAccessDisabled", "MethodNotAllowed", "InvalidObjectState", "AccountProblem"})
+# Requests with these status codes or error codes may succeed later, or with other settings. All
+# other requests with a status 4xx are refused because of the object or the request itself.
+_TEMPORARY_STATUS: Final = frozenset({408, 409, 412, 425, 429})
+_TEMPORARY: Final = SLOW | PRECONDITION | {"RequestTimeout", "BadDigest", "IncompleteBody", "InvalidPart", "XAmzContentSHA256Mismatch"}
 # Error codes for keys that the server cannot store, including MinIO's own code.
 INVALID_KEY: Final = frozenset({"KeyTooLong", "KeyTooLongError", "InvalidObjectName", "XMinioInvalidObjectName", "InvalidURI"})
 _WAYS_OUT: Final = {
@@ -100,12 +105,15 @@ def translate_errors(address: str) -> Generator[None]:
     Raises:
         FileNotFoundError: If the object does not exist.
         PermissionError: If the server denies the request, so that a retry does not help.
-        OSError: If anything else fails. A retry may help.
+        OSError: If anything else fails. A retry may help, unless `core.errors.is_permanent` is true.
     """
     try:
         yield
     except botocore.exceptions.ClientError as error:
         raise to_os_error(error, address) from error
+    except botocore.exceptions.ParamValidationError as error:
+        found = " ".join(str(error).split())
+        raise OSError(errno.EINVAL, f"the S3 client cannot send the request: {found}", address) from error
     except (botocore.exceptions.NoCredentialsError, botocore.exceptions.PartialCredentialsError) as error:
         way_out = "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or `s3.profile` or `s3.role_arn`"
         raise PermissionError(errno.EACCES, f"{error}; {way_out}", address) from error
@@ -135,7 +143,18 @@ def to_os_error(error: botocore.exceptions.ClientError, address: str) -> OSError
     text += f"; {way_out}" if way_out else ""
     if code in DENIED:
         return PermissionError(errno.EACCES, text, address)
-    return OSError(errno.ENAMETOOLONG if code in INVALID_KEY else errno.EIO, text, address)
+    if code in INVALID_KEY:
+        return OSError(errno.ENAMETOOLONG, text, address)
+    return OSError(errno.EINVAL if _is_refused(error, code) else errno.EIO, text, address)
+
+
+def _is_refused(error: botocore.exceptions.ClientError, code: str) -> bool:
+    """Return True if the server refused the request for a reason that a retry will not change.
+
+    Errors that a user can correct in the settings or credentials do not count (`_WAYS_OUT`).
+    """
+    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    return 400 <= status < 500 and status not in _TEMPORARY_STATUS and code not in _TEMPORARY and code not in _WAYS_OUT
 
 
 @PerProcess
@@ -168,6 +187,9 @@ def create_process_client(settings: S3Config, role: Role, attempts: int, before_
         if answer.get("ResponseMetadata", {}).get("HTTPStatusCode") in SLOW_STATUS or codes & SLOW:
             rate_limiter.slow_down()
 
+    for operation in ("CopyObject", "CreateMultipartUpload", "PutObject"):
+        # Servers store other characters too, and copies must keep them.
+        client.meta.events.unregister(f"before-parameter-build.s3.{operation}", validate_ascii_metadata)
     client.meta.events.register("before-send.s3", wait_and_count)
     client.meta.events.register("response-received.s3", check_for_slow_down)
     return client

@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 from urllib.parse import urlencode
 
 from botocore.exceptions import BotoCoreError, ClientError
+from botocore.utils import parse_to_aware_datetime
 
 from gc_assets.buckets.identity import token_of
 from gc_assets.buckets.protocol import COPY_ENTRIES, ObjectInfo, Role
@@ -84,7 +85,7 @@ def _copy_tags(bucket: RequestTarget, key: str, to: str, source: ObjectInfo, att
     if not source.answer.get("TagCount"):
         return
     copy = bucket.head(to)
-    if copy is not None and copy.answer.get("Metadata") == attributes["Metadata"]:
+    if copy is not None and _read_metadata(copy) == attributes["Metadata"]:
         with translate_errors(bucket.address(to)):
             client = bucket.client("change")
             found = client.get_object_tagging(**bucket.target(key)).get("TagSet", [])
@@ -188,11 +189,42 @@ def _source(bucket: RequestTarget, key: str) -> dict[str, str]:
 
 
 def _build_attributes(head: ObjectInfo, entry: tuple[str, str]) -> dict[str, Any]:
-    """Collect the attributes that a copy inherits, and add one metadata entry."""
-    metadata = {name: value for name, value in head.answer.get("Metadata", {}).items() if name not in COPY_ENTRIES}
-    preserved = {name: head.answer[name] for name in _PRESERVED if head.answer.get(name) is not None}
+    """Collect the attributes that a copy inherits, and add one metadata entry.
+
+    botocore cannot send an `Expires` header that is not a time, so it is left out.
+    """
+    metadata = {name: value for name, value in _read_metadata(head).items() if name not in COPY_ENTRIES}
+    preserved = {name: _decode(name, head.answer[name]) for name in _PRESERVED if head.answer.get(name) is not None}
     expires = head.answer.get("ExpiresString")
-    return preserved | ({"Expires": expires} if expires else {}) | {"Metadata": {**metadata, entry[0]: entry[1]}}
+    times = {"Expires": expires} if expires and _is_time(expires) else {}
+    return preserved | times | {"Metadata": {**metadata, entry[0]: entry[1]}}
+
+
+def _read_metadata(head: ObjectInfo) -> dict[str, str]:
+    return {name: _decode(f"metadata entry {name!r}", value) for name, value in head.answer.get("Metadata", {}).items()}
+
+
+def _decode(name: str, value: Any) -> Any:
+    """Decode the value of a header. Python reads headers as Latin-1, and botocore sends UTF-8.
+
+    Raises:
+        OSError: If the value is not UTF-8, so that a copy would have another value.
+    """
+    if not isinstance(value, str) or value.isascii():
+        return value
+    try:
+        return value.encode("latin-1").decode()
+    except UnicodeError as error:
+        found = f"its {name} is not UTF-8, so a copy would differ"
+        raise OSError(errno.EINVAL, f"{found}; write the object again, or use `quarantine: deferred`") from error
+
+
+def _is_time(text: str) -> bool:
+    try:
+        parse_to_aware_datetime(text)
+    except (AttributeError, OverflowError, TypeError, ValueError):
+        return False
+    return True
 
 
 def _read_tags(bucket: RequestTarget, key: str) -> dict[str, str]:

@@ -75,7 +75,7 @@ def test_only_planned_objects_are_quarantined(mode: QuarantineMode, spark: Spark
         )  # creates a delete marker in a bucket with versions
         applied = house.approve_and_apply(header)
         outcomes = read_outcomes(house)
-        expected = {**dict.fromkeys(now, "changed"), "gone": "absent", "kept": "failed"}
+        expected = {**dict.fromkeys(now, "changed"), "gone": "absent", "kept": "denied"}
         if mode == "versioned":  # the delete marker hides the planned version, and nothing is copied
             expected |= {"gone": "done", "kept": "done"}
         assert {name: outcome for name, (outcome, _) in outcomes.items()} == expected

@@ -20,6 +20,7 @@ import xxhash
 from gc_assets.buckets.identity import build_identity, modified_us
 from gc_assets.buckets.protocol import Role
 from gc_assets.buckets.requests import map_concurrently, pause_before_retry
+from gc_assets.core.errors import is_permanent
 from gc_assets.core.phases import ABSENT, CHANGED, DONE, FAILED
 from gc_assets.s3.bucket import S3Bucket
 from gc_assets.s3.client import translate_errors
@@ -121,7 +122,7 @@ class S3UploadAborter:
             except FileNotFoundError:
                 continue  # another process has just ended the upload, so check again
             except OSError as error:
-                if isinstance(error, PermissionError) or attempt + 1 == ATTEMPTS:
+                if is_permanent(error) or attempt + 1 == ATTEMPTS:
                     raise
                 requested = True
                 pause_before_retry(attempt)

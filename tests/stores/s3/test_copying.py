@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from http.client import HTTPConnection
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
+from botocore.handlers import validate_ascii_metadata
 
 from gc_assets.s3 import copying
 from tests.s3.proxy import Request, Rule, call_before, error_answer
@@ -32,15 +35,28 @@ def in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def put(bench: S3Bench) -> None:
-    attributes = {"ContentType": "x/y", "CacheControl": "no-store", "ContentEncoding": "zz", "Metadata": {"who": "them"}}
-    bench.client.put_object(Bucket=bench.bucket, Key=bench.prefix + "a", Body=CONTENT, Tagging="k+1=v%26", **attributes)
+    attributes = {"ContentType": "x/y", "CacheControl": "no-store", "ContentEncoding": "zz", "Metadata": {"who": "Jörg ☃"}}
+    more = {"ContentDisposition": 'attachment; filename="Jörg.parquet"', "Tagging": "k+1=v%26"}
+    client = bench.server.client()
+    client.meta.events.unregister("before-parameter-build.s3.PutObject", validate_ascii_metadata)
+    client.put_object(Bucket=bench.bucket, Key=bench.prefix + "a", Body=CONTENT, **attributes, **more)
+
+
+def put_with_header(bench: S3Bench, name: str, value: bytes) -> None:
+    """Write an object with any header, which botocore would not send."""
+    url = urlsplit(bench.client.generate_presigned_url("put_object", {"Bucket": bench.bucket, "Key": bench.prefix + "a"}))
+    connection = HTTPConnection(url.netloc)
+    connection.request("PUT", f"{url.path}?{url.query}", CONTENT, {name: value})
+    assert connection.getresponse().status == 200
+    connection.close()
 
 
 def read_attributes(bench: S3Bench, key: str = "a") -> tuple[Any, ...]:
     target = {"Bucket": bench.bucket, "Key": bench.prefix + key}
     head, tags = bench.client.head_object(**target), bench.client.get_object_tagging(**target)["TagSet"]
     metadata = {name: value for name, value in head["Metadata"].items() if not name.startswith("gc-assets-")}
-    return head["ContentType"], head["CacheControl"], head["ContentEncoding"], metadata, tags, bench.get(key)
+    headers = [head[name] for name in ("ContentType", "CacheControl", "ContentEncoding", "ContentDisposition")]
+    return *headers, metadata, tags, bench.get(key)
 
 
 def uploads(bench: S3Bench) -> list[Any]:
@@ -73,6 +89,21 @@ def test_copies_keep_metadata_headers_and_tags(bench: S3Bench, parts: bool, requ
     assert not is_held(bench)
 
 
+def test_expires_header_without_a_time_is_left_out(bench: S3Bench) -> None:
+    put_with_header(bench, "Expires", b"never")
+    rows = plan_rows(bench, "a")
+    assert act(bench.store, "trash", rows) == ["done"]
+    assert act(bench.store, "trash", rows, "restore") == ["done"]
+    assert "ExpiresString" not in bench.client.head_object(Bucket=bench.bucket, Key=bench.prefix + "a")
+
+
+def test_object_with_an_attribute_that_cannot_be_copied_is_denied(bench: S3Bench) -> None:
+    put_with_header(bench, "Content-Disposition", "Jörg".encode("latin-1"))
+    (result,) = bench.store.quarantine("trash", PLAN).act(plan_rows(bench, "a"))
+    assert (result.verdict, bench.get("a")) == ("denied", CONTENT)
+    assert "quarantine 'a': its ContentDisposition is not UTF-8" in (result.error or "")
+
+
 @pytest.mark.usefixtures("in_parts")
 @pytest.mark.parametrize("where", [copies_part, completes])
 def test_failed_multipart_copy_aborts_the_upload(bench: S3Bench, where: Any) -> None:
@@ -80,7 +111,7 @@ def test_failed_multipart_copy_aborts_the_upload(bench: S3Bench, where: Any) -> 
     rows = plan_rows(bench, "a")
     refused = Rule(where, lambda exchange: exchange.reply(error_answer(400, "InvalidRequest")))
     with open_through_proxy(bench, refused) as (store, _):
-        assert act(store, "trash", rows) == ["failed"]
+        assert act(store, "trash", rows) == ["denied"]
         assert (uploads(bench), bench.get("a")) == ([], CONTENT)
         assert act(store, "trash", rows) == ["done"]
     assert is_held(bench)

@@ -381,7 +381,7 @@ def test_many_delete_markers_hide_an_older_version_after_a_purge(versions: S3Ben
 @pytest.mark.parametrize(
     "fault, first",
     [
-        (lambda exchange: exchange.reply(error_answer(400, "InvalidRequest")), "failed"),
+        (lambda exchange: exchange.reply(error_answer(400, "InvalidRequest")), "denied"),
         (answer_error_in_200, "done"),
         (cut_body, "done"),
         (drop_answer, "done"),
@@ -393,9 +393,9 @@ def test_failed_copy_does_not_delete_the_object_and_is_retried(plain: S3Bench, f
     rows = plan_rows(plain, "a")
     with open_through_proxy(plain, Rule(is_copy_to_trash, fault)) as (store, proxy):
         assert act(store, "trash", rows) == [first]
-        assert plain.get("a") == (b"bytes" if first == "failed" else None)
+        assert plain.get("a") == (b"bytes" if first == "denied" else None)
         assert act(store, "trash", rows, resumed=True) == ["done"]
-        assert not any(is_single_delete(request) for request in proxy.requests[: 3 if first == "failed" else 0])
+        assert not any(is_single_delete(request) for request in proxy.requests[: 3 if first == "denied" else 0])
     assert plain.get(f".gc-assets/trash/{PLAN}/a") == b"bytes"
 
 
