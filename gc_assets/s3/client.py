@@ -29,6 +29,7 @@ from gc_assets.config.s3 import S3Config
 from gc_assets.core.causes import strip_paths
 from gc_assets.core.errors import UsageError
 from gc_assets.core.requests import Kind
+from gc_assets.s3.invalid_xml import replace_invalid_characters
 
 BeforeParse = Callable[..., None]
 
@@ -45,6 +46,8 @@ _READ_SECONDS: Final = 60
 
 # The first word of an operation determines how it is billed. Operations not listed here are writes.
 _VERBS: Final[Mapping[str, Kind]] = {"List": "LIST", "Get": "GET", "Head": "HEAD", "Delete": "DELETE", "Abort": "DELETE"}
+# The XML of these responses contains a key.
+_KEY_IN_RESPONSE: Final = frozenset({"CreateMultipartUpload", "CompleteMultipartUpload", "ListMultipartUploads", "ListParts"})
 NOT_FOUND: Final = frozenset({"404", "NoSuchKey", "NotFound", "NoSuchVersion", "NoSuchUpload"})
 # If two writers compete, Ceph 20 sends `ConcurrentModification` to one of them. Callers then
 # compare the stored bytes.
@@ -195,6 +198,12 @@ def create_process_client(settings: S3Config, role: Role, attempts: int, before_
     return client
 
 
+def _replace_invalid_characters(operation_model: Any, response_dict: dict[str, Any], **_: Any) -> None:
+    """Let botocore parse responses with a key that XML cannot contain (botocore's `before-parse`)."""
+    if operation_model.name in _KEY_IN_RESPONSE:
+        response_dict["body"] = replace_invalid_characters(response_dict["body"])
+
+
 def request_kind(operation: str) -> Kind:
     """Determine how an operation of the S3 API is billed."""
     if operation in {"CopyObject", "UploadPartCopy"}:
@@ -238,8 +247,9 @@ def _region(settings: S3Config, session: Any) -> str:
 
 
 def _session(profile: str | None, before_parse: BeforeParse | None) -> Any:
-    # The handler only precedes botocore's own if it is registered before the session adds them.
+    # Handlers only precede botocore's own if they are registered before the session adds them.
     events = HierarchicalEmitter()
+    events.register_first("before-parse.s3.*", _replace_invalid_characters)
     if before_parse is not None:
         events.register_first("before-parse.s3.*", before_parse)
     session = botocore.session.Session(profile=profile, event_hooks=events)

@@ -22,6 +22,7 @@ from gc_assets.buckets.identity import token_of
 from gc_assets.buckets.protocol import COPY_ENTRIES, ObjectInfo, Role
 from gc_assets.buckets.requests import map_concurrently
 from gc_assets.s3.client import translate_errors
+from gc_assets.s3.uploads import list_uploads
 
 # Larger objects cannot be copied with a single request.
 MAX_SINGLE_COPY_BYTES: Final = 5 * 10**9
@@ -122,8 +123,8 @@ def _abort_unfinished(bucket: RequestTarget, to: str) -> None:
     target = bucket.target(to)
     with translate_errors(bucket.address(to)):
         client = bucket.client("change")
-        for page in client.get_paginator("list_multipart_uploads").paginate(Bucket=bucket.name, Prefix=target["Key"]):
-            for upload in page.get("Uploads", []):
+        for uploads in list_uploads(bucket, to, "change"):
+            for upload in uploads:
                 if upload["Key"] == target["Key"]:
                     client.abort_multipart_upload(**target, UploadId=upload["UploadId"])
 

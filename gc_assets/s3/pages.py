@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import errno
 import random
-import re
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final
@@ -33,6 +32,7 @@ from gc_assets.buckets.protocol import Page, Role
 from gc_assets.config.s3 import S3Config
 from gc_assets.core.errors import StoreError
 from gc_assets.s3.client import get_client, payer_params, to_os_error, translate_errors
+from gc_assets.s3.invalid_xml import REPLACEMENT, replace_invalid_characters
 
 PAGE_KEYS: Final = 1000
 _ATTEMPTS: Final = 8
@@ -47,14 +47,6 @@ _LONGEST_PAUSE: Final = 20.0
 _OPERATIONS: Final = frozenset({"ListObjectsV2", "ListObjectVersions"})
 # Keys that we add to botocore's responses.
 _STATUS, _BODY = "Status", "Body"
-# Characters that are not allowed in XML, literally or as a reference. Servers still write them into
-# tokens and messages, and even into keys if they ignore `encoding-type=url`. Replacing them with
-# U+FFFD affects a single value instead of the whole page.
-_NOT_XML: Final = re.compile(
-    rb"[\x00-\x08\x0b\x0c\x0e-\x1f]|\xef\xbf[\xbe\xbf]|&#(?:x0*(?:[0-8bcef]|1[0-9a-f]|fff[ef])|0*(?:[0-8]|1[124-9]|2\d|3[01]|6553[45]));",
-    re.IGNORECASE,
-)
-_REPLACEMENT: Final = "\ufffd"
 
 
 def list_objects(
@@ -136,7 +128,7 @@ def _next_by_token(page: Page, root: Any, namespace: str, location: str) -> dict
     A page may end with a common prefix, which sorts before the keys that it summarizes.
     """
     token = root.findtext(f"{namespace}NextContinuationToken")
-    if not token or _REPLACEMENT in token:
+    if not token or REPLACEMENT in token:
         raise StoreError(f"{location}: the NextContinuationToken after {page.last!r} is {token!r}; this server does not follow the S3 API")
     return {"ContinuationToken": token}
 
@@ -186,7 +178,7 @@ def parse_page(root: Any, namespace: str, location: str) -> Page:
     page = Page([], [], [], [], [], [], [], [], [])
     contents, version, marker, common = (f"{namespace}{name}" for name in ("Contents", "Version", "DeleteMarker", "CommonPrefixes"))
     columns = {f"{namespace}{name}": name for name in ("Key", "Size", "LastModified", "ETag", "StorageClass", "VersionId", "IsLatest")}
-    to_bytes = _decode_key if root.findtext(f"{namespace}EncodingType") == "url" else _encode_key
+    to_bytes = decode_key if root.findtext(f"{namespace}EncodingType") == "url" else _encode_key
     try:
         for element in root:
             tag = element.tag
@@ -209,7 +201,7 @@ def parse_page(root: Any, namespace: str, location: str) -> Page:
     return page
 
 
-def _decode_key(text: str) -> bytes:
+def decode_key(text: str) -> bytes:
     """Decode a URL-encoded key, in which a plus sign means a space."""
     # Ceph encodes every slash. Replacing the slashes is faster than decoding the whole key.
     text = text.replace("%2F", "/")
@@ -220,7 +212,7 @@ def _decode_key(text: str) -> bytes:
 
 def _encode_key(text: str) -> bytes:
     """Convert a key that is not URL-encoded to bytes. versitygw, for example, sends such keys."""
-    if _REPLACEMENT in text:
+    if REPLACEMENT in text:
         raise ValueError(f"the key {text!r} has a character that XML does not allow, and the server ignores encoding-type=url")
     return text.encode()
 
@@ -315,7 +307,7 @@ def _parse_xml(body: bytes) -> Any:
     try:
         return etree.fromstring(body, _parser())
     except etree.XMLSyntaxError:
-        return etree.fromstring(_NOT_XML.sub(_REPLACEMENT.encode(), body), _parser())
+        return etree.fromstring(replace_invalid_characters(body), _parser())
 
 
 def _parser() -> Any:

@@ -24,6 +24,7 @@ from gc_assets.core.errors import is_permanent
 from gc_assets.core.phases import ABSENT, CHANGED, DONE, FAILED
 from gc_assets.s3.bucket import S3Bucket
 from gc_assets.s3.client import translate_errors
+from gc_assets.s3.uploads import list_uploads
 from gc_assets.state.summaries import UnfinishedUploads
 from gc_assets.stores.conditional.batches import ATTEMPTS, run_guarded
 from gc_assets.stores.protocol import RESERVED_PREFIX, OldUploads, PlannedAction, Result, Upload
@@ -40,7 +41,7 @@ def count_unfinished_uploads(bucket: S3Bucket, before: datetime) -> UnfinishedUp
     """
     uploads = old = size_bytes = sized = 0
     try:
-        for page in _list_uploads(bucket, ""):
+        for page in list_uploads(bucket, ""):
             found = sorted(page, key=lambda upload: upload["Initiated"])
             uploads += len(found)
             old += sum(upload["Initiated"] < before for upload in found)
@@ -60,7 +61,7 @@ def find_old_uploads(bucket: S3Bucket, before: datetime, is_included: Callable[[
 
     def old() -> Iterator[dict[str, Any]]:
         nonlocal old_count
-        for upload in (upload for page in _list_uploads(bucket, "") for upload in page):
+        for upload in (upload for page in list_uploads(bucket, "") for upload in page):
             key = _key(bucket, upload)
             if upload["Initiated"] < before and not _is_reserved(key) and is_included(key):
                 old_count += 1
@@ -134,7 +135,7 @@ class S3UploadAborter:
 
     def _find_upload(self, planned: PlannedAction) -> _ExaminedUpload | None:
         full = f"{self.bucket.prefix}{planned.key}"
-        for page in _list_uploads(self.bucket, planned.key, "change"):
+        for page in list_uploads(self.bucket, planned.key, "change"):
             for upload in page:
                 if (upload["Key"], upload["UploadId"]) == (full, planned.version_id):
                     return _examine_upload(self.bucket, upload, "change")
@@ -148,14 +149,6 @@ class S3UploadAborter:
     def _request_abort(self, planned: PlannedAction) -> None:
         with translate_errors(self.bucket.address(planned.key)):
             self.bucket.get_single_attempt_client().abort_multipart_upload(**self.bucket.target(planned.key), UploadId=planned.version_id)
-
-
-def _list_uploads(bucket: S3Bucket, key: str, role: Role = "read") -> Iterator[list[dict[str, Any]]]:
-    """List the unfinished uploads under a prefix of the storage, page by page."""
-    with translate_errors(bucket.address(key)):
-        paginator = bucket.client(role).get_paginator("list_multipart_uploads")
-        for page in paginator.paginate(Bucket=bucket.name, Prefix=f"{bucket.prefix}{key}"):
-            yield page.get("Uploads", [])
 
 
 def _examine_upload(bucket: S3Bucket, upload: dict[str, Any], role: Role = "read") -> _ExaminedUpload | None:

@@ -118,6 +118,15 @@ def test_failed_multipart_copy_aborts_the_upload(bench: S3Bench, where: Any) -> 
 
 
 @pytest.mark.usefixtures("in_parts")
+def test_key_invalid_in_xml_is_copied_in_parts(bench: S3Bench) -> None:
+    bench.put("t/\x01", CONTENT)
+    rows = plan_rows(bench, "t/\x01")
+    assert act(bench.store, "trash", rows) == ["done"]
+    assert act(bench.store, "trash", rows, "restore") == ["done"]
+    assert (bench.get("t/\x01"), uploads(bench)) == (CONTENT, [])
+
+
+@pytest.mark.usefixtures("in_parts")
 def test_next_copy_aborts_the_upload_of_a_killed_run(bench: S3Bench) -> None:
     put(bench)
     rows = plan_rows(bench, "a")

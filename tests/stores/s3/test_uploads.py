@@ -16,6 +16,8 @@ import pyarrow as pa
 import pytest
 
 from gc_assets.config.connections import Connections
+from gc_assets.s3.bucket import S3Bucket
+from gc_assets.s3.client import get_client
 from gc_assets.state.files import Files
 from gc_assets.state.summaries import UnfinishedUploads
 from gc_assets.stores.execution import execute
@@ -108,6 +110,35 @@ def test_unfinished_uploads_are_counted_per_storage() -> None:
         now = datetime.now(UTC)
         assert bench.store.count_unfinished_uploads(now - MINUTE) == UnfinishedUploads(uploads=3, old=0, bytes=13, sized=3)
         assert bench.store.count_unfinished_uploads(now + MINUTE) == UnfinishedUploads(uploads=3, old=3, bytes=13, sized=3)
+
+
+@pytest.fixture
+def one_per_page() -> Iterator[None]:
+    """Servers return one upload per page."""
+    settings, name = shared_server("ceph").settings, "provide-client-params.s3.ListMultipartUploads"
+
+    def limit(params: dict[str, Any], **_: Any) -> dict[str, Any]:
+        return {**params, "MaxUploads": 1}
+
+    clients = [get_client(settings, role) for role in ("read", "change")]
+    for client in clients:
+        client.meta.events.register(name, limit)
+    yield
+    for client in clients:
+        client.meta.events.unregister(name, limit)
+
+
+@pytest.mark.usefixtures("one_per_page")
+def test_uploads_to_keys_invalid_in_xml_are_counted_and_aborted(bench: S3Bench) -> None:
+    keys = ["t/a+b c%2F", "t/esc\x1b", "t/one\x01", "t/\u00fc", "t/\ufffd", "t/\ufffe"]
+    bucket = S3Bucket(bench.bucket, bench.prefix, bench.server.settings)
+    for key in keys:
+        bucket.client("change").create_multipart_upload(**bucket.target(key))
+    assert bench.store.count_unfinished_uploads(datetime.now(UTC) + MINUTE) == UnfinishedUploads(uploads=6, old=6, bytes=0, sized=6)
+    rows = plan_rows(bench)
+    assert sorted(row.key for row in rows) == sorted(keys)
+    assert verdicts(abort_uploads(bench.store, rows)) == ["done"] * len(keys)
+    assert find_old(bench) == []
 
 
 def test_ended_upload_is_not_counted() -> None:
