@@ -80,12 +80,16 @@ class VersionedQuarantine:
 
     def _prepare_restore(self, planned: PlannedAction) -> Step:
         markers, newest = _split_markers(self.bucket.newest_versions(planned.key, _VERSIONS))
+        # Only the version `null` can be another object than the planned one.
+        needs_head = newest != planned.version_id or planned.version_id == _NULL
+        hidden = self.bucket.head(planned.key, version_id=planned.version_id) if needs_head else None
+        if needs_head and hidden is None:
+            return absent_result(planned)
         if newest != planned.version_id:
-            hidden = self.bucket.head(planned.key, version_id=planned.version_id)
-            if hidden is None:
-                return absent_result(planned)
             found = f"version {newest} is now the newest" if newest is not None else "it is under other versions"
             return Result(CHANGED, f"restore {planned.key!r}: {found}; the quarantined version {planned.version_id} is kept")
+        if hidden is not None and is_other_object(hidden, planned, _NULL):
+            return changed_result(planned, hidden)
         return RowDeletion(planned, tuple(Deletion(planned.key, marker) for marker in markers)) if markers else Result(DONE)
 
     def _prepare_purge(self, planned: PlannedAction, resumed: bool) -> Step:

@@ -239,6 +239,19 @@ def test_object_from_before_versioning_is_quarantined_and_purged() -> None:
         assert history(bench, "a") == []
 
 
+def test_restore_does_not_count_another_null_version_as_the_planned_one() -> None:
+    with open_s3_bench("ceph", own=True) as bench:
+        bench.put("a", b"planned")
+        set_versioning(bench, "Enabled")
+        rows = plan_rows(bench, "a")
+        assert act(bench.store, "versioned", rows) == ["done"]
+        set_versioning(bench, "Suspended")
+        bench.put("a", b"another")
+        for _ in range(2):
+            assert act(bench.store, "versioned", rows, "restore") == ["changed"]
+        assert bench.get("a") == b"another"
+
+
 def test_key_too_long_for_the_trash_is_denied(plain: S3Bench) -> None:
     """The key of its copy exceeds 1,024 bytes, which the server refuses in every attempt."""
     plan_id, limits = "0" * 64, plain.store.key_limits("trash")
