@@ -84,6 +84,10 @@ class AzureBucket(BucketStorage[AzureConfig]):
         return "0x8D0000000000000"
 
     @property
+    def has_delete_markers(self) -> bool:
+        return False
+
+    @property
     def null_version(self) -> str:
         return _NO_VERSION
 

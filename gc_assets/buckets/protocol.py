@@ -243,6 +243,11 @@ class ConditionalBucket(Protocol):
         ...
 
     @property
+    def has_delete_markers(self) -> bool:
+        """Whether a delete adds a delete marker if the bucket keeps versions."""
+        ...
+
+    @property
     def null_version(self) -> str | None:
         """The version id to use if a bucket with versions returns an object without an id."""
         ...

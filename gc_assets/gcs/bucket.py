@@ -57,6 +57,10 @@ class GcsBucket(BucketStorage[GcsConfig]):
         return "1.1"
 
     @property
+    def has_delete_markers(self) -> bool:
+        return False
+
+    @property
     def null_version(self) -> None:
         return None
 

@@ -49,6 +49,10 @@ class S3Bucket(BucketStorage[S3Config]):
         return False
 
     @property
+    def has_delete_markers(self) -> bool:
+        return True
+
+    @property
     def null_version(self) -> str:
         """The version id of objects that are older than the bucket's versioning.
 

@@ -698,6 +698,18 @@ class Store(Protocol):
         """
         ...
 
+    def check_undo(self, mode: QuarantineMode) -> Result | None:
+        """Find out whether the changing role may restore objects that are quarantined in a mode.
+
+        The test writes an object to the storage and deletes it again, or tries to delete a version
+        that does not exist.
+
+        Returns:
+            None if no right is missing. Otherwise the result of all quarantines: `denied` if a
+            right is missing, or `failed` if the store did not answer the test.
+        """
+        ...
+
     def probe(self) -> Traits:
         """Find out which traits (optional properties) the store has.
 

@@ -17,9 +17,11 @@ from gc_assets.config.models import StorageConfig
 from gc_assets.core.causes import cause_of
 from gc_assets.core.clock import MAX_SKEW
 from gc_assets.core.findings import FAIL, OK, WARN, Finding, run_check
+from gc_assets.core.phases import DENIED
 from gc_assets.core.units import count_of, format_bytes, format_duration
 from gc_assets.stores.conditional.lease import read_holder
 from gc_assets.stores.conditional.probe import probe
+from gc_assets.stores.conditional.undo_rights import check_undo
 from gc_assets.stores.doctor_checks import check_axioms, check_lease
 from gc_assets.stores.protocol import RESERVED_PREFIX
 
@@ -213,10 +215,14 @@ def report_state_rules(bucket: ConditionalBucket, rules: Sequence[tuple[int, str
 
 
 def _check_deletable(bucket: ConditionalBucket, storage: StorageConfig, terms: StoreTerms) -> Iterator[Finding]:
-    """Check the permission to delete objects, by deleting a key that does not exist.
+    """Check the permission to delete objects and, if they are moved, to restore them.
 
-    In a bucket with versions, such a delete would create a delete marker, so the check is skipped.
+    In `deferred` mode, a key that does not exist is deleted. In a bucket with versions, this would
+    create a delete marker, so the check is skipped.
     """
+    if storage.quarantine != "deferred":
+        yield from _check_undo(bucket, storage, terms)
+        return
     if bucket.versioning("change").has_versions:
         return
     deleted = bucket.delete_if_match(f"gc-assets-canary-{secrets.token_hex(8)}", None)
@@ -224,6 +230,16 @@ def _check_deletable(bucket: ConditionalBucket, storage: StorageConfig, terms: S
         yield refusal(storage, f"{terms.changing_role} cannot delete under {storage.location}", deleted.error, "deletable")
         return
     yield Finding(storage.name, "deletable", OK, f"the changing role may delete under {storage.location}")
+
+
+def _check_undo(bucket: ConditionalBucket, storage: StorageConfig, terms: StoreTerms) -> Iterator[Finding]:
+    """Check that the changing role may restore quarantined objects, because an apply requires it."""
+    refused = check_undo(bucket, storage.quarantine)
+    if refused is None:
+        yield Finding(storage.name, "deletable", OK, f"the changing role may undo a quarantine under {storage.location}")
+        return
+    verdict = FAIL if refused.verdict == DENIED else WARN
+    yield Finding(storage.name, "deletable", verdict, refused.error or "", f"Correct the policy of {terms.changing_role}.")
 
 
 def _check_traits(bucket: ConditionalBucket, storage: StorageConfig, terms: StoreTerms) -> Iterator[Finding]:

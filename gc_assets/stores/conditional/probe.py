@@ -21,7 +21,7 @@ from gc_assets.stores.conditional.own_versions import read_content
 from gc_assets.stores.protocol import RESERVED_PREFIX, Traits
 
 _MAX_VERSIONS: Final = 100
-# How often a delete that must not succeed is repeated.
+# How often the delete of a canary is repeated if its response is lost.
 _ATTEMPTS: Final = 4
 
 
@@ -97,12 +97,7 @@ def keeps_unknown_token(bucket: ConditionalBucket, canary: str) -> bool:
     Raises:
         OSError: If the request is denied or keeps failing, so that the test has no result.
     """
-    wrong = bucket.delete_if_match(canary, bucket.unknown_token)
-    for attempt in range(_ATTEMPTS):
-        if wrong.verdict != "unknown":
-            break
-        pause_before_retry(attempt)
-        wrong = bucket.delete_if_match(canary, bucket.unknown_token)
+    wrong = repeat_unknown(lambda: bucket.delete_if_match(canary, bucket.unknown_token))
     _require_answer(wrong)
     return wrong.verdict == "changed"
 
@@ -120,6 +115,17 @@ def require_no_obstacle(location: str, find_obstacle: Callable[[], str | None]) 
         raise StoreError(f"storage {location}: {found}") from error
     if obstacle is not None:
         raise StoreError(f"storage {location}: {obstacle}")
+
+
+def repeat_unknown(delete: Callable[[], Change]) -> Change:
+    """Send a request to delete a canary, several times if the response is lost."""
+    change = delete()
+    for attempt in range(_ATTEMPTS):
+        if change.verdict != "unknown":
+            break
+        pause_before_retry(attempt)
+        change = delete()
+    return change
 
 
 def _test_conditional_delete(bucket: ConditionalBucket, canary: str) -> Literal["none", "one", "batch"]:

@@ -26,6 +26,7 @@ from gc_assets.stores.conditional.quarantine import (
     TrashQuarantine,
     find_trash_limits,
 )
+from gc_assets.stores.conditional.undo_rights import check_undo
 from gc_assets.stores.key_limits import KeyLimits
 from gc_assets.stores.listing import parse_modification_times
 from gc_assets.stores.protocol import (
@@ -37,6 +38,7 @@ from gc_assets.stores.protocol import (
     OldUploads,
     Quarantine,
     QuarantineMode,
+    Result,
     StoredObject,
     Traits,
     UploadAborter,
@@ -149,6 +151,9 @@ class BucketStore(ABC):
 
     def modification_times(self, etags: pa.Array) -> pa.Array:
         return parse_modification_times(etags, modified_us)
+
+    def check_undo(self, mode: QuarantineMode) -> Result | None:
+        return check_undo(self.bucket, mode)
 
     def probe(self) -> Traits:
         return probe(self.bucket)

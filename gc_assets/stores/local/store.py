@@ -114,6 +114,10 @@ class LocalStore:
     def modification_times(self, etags: pa.Array) -> pa.Array:
         return parse_modification_times(etags, modified_us)
 
+    def check_undo(self, mode: QuarantineMode) -> None:
+        """Return None, because a rename needs the same rights in both directions."""
+        del mode
+
     def probe(self) -> Traits:
         return probe(self.location)
 

@@ -196,10 +196,11 @@ def test_doctor_fails_if_canaries_cannot_be_written(ceph: S3Server) -> None:
 def test_doctor_fails_if_objects_cannot_be_deleted(ceph: S3Server) -> None:
     bucket = create_filled_bucket(ceph)
     denied = {"Action": "s3:DeleteObject", "Resource": f"arn:aws:s3:::{bucket}/lake/a/*"}
-    settings = policy(ceph, bucket, denied, {"Action": "s3:DeleteObject", "Resource": f"arn:aws:s3:::{bucket}/lake/gc-assets-canary-*"})
-    text = only_finding(find_problems(settings, bucket, mode="apply"), "deletable", "fail")
-    assert f"cannot delete under s3://{bucket}/lake/" in text
-    assert "s3.apply_role_arn" in text
+    settings = policy(ceph, bucket, denied, {"Action": "s3:DeleteObject", "Resource": f"arn:aws:s3:::{bucket}/lake/*gc-assets-canary*"})
+    for mode, problem in (("trash", "may not delete objects in"), ("deferred", "cannot delete under")):
+        text = only_finding(find_problems(settings, bucket, mode="apply", quarantine=mode), "deletable", "fail")
+        assert f"{problem} s3://{bucket}/lake/" in text
+        assert "s3.apply_role_arn" in text
 
 
 @pytest.mark.parametrize("action, mode", [("ListBucketMultipartUploads", "plan"), ("AbortMultipartUpload", "apply")])

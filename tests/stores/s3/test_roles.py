@@ -92,6 +92,7 @@ def test_documented_policies_suffice_and_read_role_cannot_delete(mode: Quarantin
             assert act(nightly, mode, rows) == ["denied"] * 2
         with pytest.raises(StoreError, match=r"docs/s3-reference.md lists the permissions of each role"):
             nightly.acquire(PLAN, "nightly", CLOCK)
+        assert store.check_undo(mode) is None
         lease = store.acquire(PLAN, "who applies", CLOCK)
         for action in ("quarantine", "restore"):
             assert act(store, mode, rows, action) == ["done"] * 2
