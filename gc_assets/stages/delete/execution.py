@@ -205,13 +205,15 @@ class PlanExecution:
         """Check the rows of a phase against the files needed now and the quarantine ledger.
 
         A copy counts as quarantined only if the ledger contains exactly the planned object. In the
-        modes deferred and versioned, an object is not quarantined if another plan has done so.
+        modes deferred and versioned, an object is not quarantined if another plan has done so. If the
+        store could not undo a quarantine, no object is quarantined.
 
         Returns:
             The rows with the `EXECUTION_ROWS` columns, ready for `execute_phase`.
         """
         header = self.plan.header
-        days = self.context.storage(header.storage).quarantine_days
+        storage = self.context.storage(header.storage)
+        days = storage.quarantine_days
         waiting = self._read_ledger(mark.spark)
         renewed_at = quarantine_renewed_at(self.context, header.storage) if phase == PURGE else None
         since = F.greatest("quarantined_at", F.lit(renewed_at).cast("timestamp"))  # ignores nulls
@@ -219,14 +221,16 @@ class PlanExecution:
         too_early = F.concat(F.lit("in quarantine since "), since.cast("string"), F.lit(f", which is less than {count_of(days, 'day')}"))
         failed, not_made = (F.col("after_expiry") & _is_one_of(histories) for histories in (self.failed, self.not_made))
         uncertain = F.concat(F.lit("the history edit of lake "), "held_by", F.lit(" that should have released the file was not made"))
+        undo = self.context.store(header.storage).check_undo(storage.quarantine) if phase == QUARANTINE else None
+        no_undo, has_no_answer = (None, False) if undo is None else (undo.error, undo.verdict == FAILED)
         removed = sorted(header.refs_digests.keys() - {lake.name for lake in self.context.config.lakes})
         unconfigured = F.lit(f"lake {removed[0]} is no longer configured, so it may still need the file" if removed else None).cast(
             "string"
         )
         columns = {
             "in_quarantine": _is_in_quarantine() | F.col("_recorded").isNotNull(),
-            REFUSED: F.coalesce(REFUSED, F.when((F.col("action") == PURGE) & early, too_early)),
-            "retry": failed & F.coalesce(~F.col("is_live"), F.col("needed").isNull()),
+            REFUSED: F.coalesce(REFUSED, F.lit(no_undo).cast("string"), F.when((F.col("action") == PURGE) & early, too_early)),
+            "retry": (failed & F.coalesce(~F.col("is_live"), F.col("needed").isNull())) | F.lit(has_no_answer),
             "in_use": F.col("is_live").isNotNull(),
             "needed": F.coalesce("needed", F.when(failed | not_made, uncertain), unconfigured, "_recorded"),
         }
