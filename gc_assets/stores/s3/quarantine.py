@@ -18,6 +18,7 @@ from gc_assets.core.phases import CHANGED, DONE, FAILED
 from gc_assets.s3.bucket import S3Bucket
 from gc_assets.stores.conditional.batches import RowDeletion, Step, delete_prepared
 from gc_assets.stores.conditional.quarantine import DeferredQuarantine, absent_result, changed_result, is_other_object
+from gc_assets.stores.conditional.undo_rights import check_version_deletes
 from gc_assets.stores.conditional.versioned_steps import refuse_if_unversioned, refuse_without_version
 from gc_assets.stores.protocol import PlannedAction, Result
 
@@ -151,6 +152,9 @@ class MarkedDeferredQuarantine(DeferredQuarantine):
         is_alone = [version.is_marker for version in versions[1:]] in ([], [True])
         if is_alone or versions[0].version_id != version_id:
             return None
+        refused = check_version_deletes(self.bucket)  # a marker over a newer object must be removed again
+        if refused is not None:
+            return refused
         hidden = replace(planned, action="quarantine", version_id=version_id)
         (result,) = VersionedQuarantine(self.bucket).act([hidden])
         return None if result.verdict == DONE else result

@@ -18,9 +18,9 @@ from tests.azure.answers import change_answers, show_versions
 from tests.azure.servers import shared_server as shared_azure
 from tests.s3.proxy import Exchange, Request, Rule, error_answer, run_proxy
 from tests.stores.azure_bench import open_azure_bench
-from tests.stores.builders import CLOCK
+from tests.stores.builders import CLOCK, PLAN
 from tests.stores.gcs_bench import open_gcs_bench
-from tests.stores.s3.bucket_actions import open_through_proxy
+from tests.stores.s3.bucket_actions import open_through_proxy, plan_rows, with_action
 from tests.stores.s3_bench import S3Bench, open_s3_bench
 
 LIST = ("s3:ListBucket", "s3:ListBucketVersions", "s3:GetBucketVersioning", "s3:ListBucketMultipartUploads")
@@ -165,3 +165,14 @@ def test_missing_right_is_found_in_azure() -> None:
     with run_proxy(shared_azure(), rule) as proxy, open_azure_bench(server=proxy.server) as bench:
         assert "may not write objects in abfss://" in require_refusal(bench.store.check_undo("trash"))
         assert deletable(bench.store, "trash")[0] == "fail"
+
+
+def test_deferred_purge_adds_no_delete_marker_that_it_may_not_remove() -> None:
+    with open_s3_bench("ceph", versioned=True, own=True, prefix="lake/") as bench:
+        for content in (b"old", b"new"):  # a purge of the newest version would expose the older one
+            bench.put("t/a", content)
+        (row,) = with_action("purge", plan_rows(bench, "t/a"))
+        (result,) = open_restricted(bench).quarantine("deferred", PLAN).act([row])
+        assert (result.verdict, "may not delete versions" in (result.error or "")) == ("denied", True)
+        assert bench.get("t/a") == b"new"
+        assert list_versions(bench) == ["t/a", "t/a"]
