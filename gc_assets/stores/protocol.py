@@ -661,7 +661,7 @@ class Store(Protocol):
         Args:
             plan_id: The plan to execute.
             owner: The name of the user.
-            clock: Only used if the store does not have its own clock.
+            clock: Only used in a rehearsal. Otherwise, the server or file system sets the time.
             duration: How long the lease lasts unless it is renewed.
             after: A number that the new fencing token must exceed.
 

@@ -20,7 +20,8 @@ from typing import Final
 
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GateRefused, LeaseLost, StoreError
-from gc_assets.core.file_locks import lock_exclusively
+from gc_assets.core.file_locks import lock_exclusively, open_lock_file
+from gc_assets.core.moments import from_timestamp
 from gc_assets.core.regular_files import read_small
 from gc_assets.core.untrusted_input import parse_json
 from gc_assets.stores.local.objects import local_path
@@ -37,7 +38,7 @@ class LocalLease:
         control: The absolute path of `.gc-assets` in the storage.
         token: The fencing token.
         duration: How long the lease lasts unless it is renewed.
-        clock: The clock that determines expiry.
+        clock: The clock that determines expiry in a rehearsal.
     """
 
     control: str
@@ -47,8 +48,9 @@ class LocalLease:
 
     def check(self) -> None:
         """Check the lease (see `Lease.check`)."""
-        holder = self._require_own(read_lease(Path(self.control)))
-        if datetime.fromisoformat(holder.expires_at) - self.clock.now() < self.duration / 2:
+        control = Path(self.control)
+        holder = self._require_own(read_lease(control))
+        if datetime.fromisoformat(holder.expires_at) - _read_time(control, self.clock) < self.duration / 2:
             self.renew()
 
     def renew(self) -> None:
@@ -56,7 +58,7 @@ class LocalLease:
         control = Path(self.control)
         with _lock_exclusively(control):
             holder = self._require_own(read_lease(control))
-            values = asdict(holder) | {"expires_at": (self.clock.now() + self.duration).isoformat()}
+            values = asdict(holder) | {"expires_at": (_read_time(control, self.clock) + self.duration).isoformat()}
             _write_file(control / "lease.json", json.dumps(values, indent=1), replace=True)
 
     def release(self) -> None:
@@ -89,7 +91,7 @@ def acquire(location: str, plan_id: str, owner: str, clock: Clock, duration: tim
     control.mkdir(mode=0o700, exist_ok=True)
     with _lock_exclusively(control):
         current = read_lease(control)
-        now = clock.now()
+        now = _read_time(control, clock)
         if current is not None and current.is_live(now):
             raise GateRefused(
                 f"storage {location} is being changed by {current}. Wait for it to finish, or until that time: the next apply takes over "
@@ -175,6 +177,25 @@ def _lock_exclusively(control: Path) -> Generator[None]:
         except OSError as error:
             raise _unreadable(path, error) from error
         yield
+
+
+def _read_time(control: Path, clock: Clock) -> datetime:
+    """Return the current time according to the file server, except in a rehearsal.
+
+    This host's clock is not used, because a lease could seem to have expired just because that
+    clock is ahead. The file system sets the modification time of a file that is written.
+    """
+    if clock.is_rehearsal:
+        return clock.now()
+    path = control / "lease.lock"
+    try:
+        with open_lock_file(path) as descriptor:
+            os.pwrite(descriptor, b"\n", 0)
+            os.fsync(descriptor)  # only then do all network file systems return the server's time
+            return from_timestamp(os.fstat(descriptor).st_mtime)
+    except OSError as error:
+        found = f"cannot write {path}, whose time shows whether a lease has expired: {error.strerror}"
+        raise StoreError(f"{found}; correct this, then apply again") from error
 
 
 def _unreadable(path: Path, error: OSError) -> StoreError:

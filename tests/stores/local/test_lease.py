@@ -6,7 +6,7 @@ import fcntl
 import json
 import os
 import socket
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -53,6 +53,36 @@ def test_error_for_a_held_lease_contains_owner_times_and_next_step(tmp_path):
     for text in ("nightly run", "plan-a", "2026-11-21 12:00:00Z", "2026-11-21 12:10:00Z", "lease.json"):
         assert text in str(refusal.value)
     assert read_lease_file(tmp_path)["owner"] == "nightly run"
+
+
+class SkewedClock(Clock):
+    """The clock of a host that is eleven minutes ahead or behind."""
+
+    def __init__(self, skew: timedelta) -> None:
+        super().__init__()
+        object.__setattr__(self, "skew", skew)
+
+    def now(self) -> datetime:
+        return super().now() + self.skew
+
+
+AHEAD, BEHIND = SkewedClock(timedelta(minutes=11)), SkewedClock(timedelta(minutes=-11))
+
+
+@pytest.mark.parametrize("holder", [Clock(), BEHIND])
+@pytest.mark.parametrize("other", [Clock(), AHEAD])
+def test_host_with_a_wrong_clock_does_not_take_over_a_live_lease(tmp_path, holder, other):
+    """The times of the lease come from the file server, which all hosts of the disk share."""
+    lease = take(tmp_path, holder)
+    with pytest.raises(GateRefused, match="is being changed by nightly run"):
+        take(tmp_path, other)
+    lease.check()
+
+
+@pytest.mark.parametrize("other", [Clock(), BEHIND])
+def test_host_with_a_wrong_clock_takes_over_an_expired_lease(tmp_path, other):
+    acquire(f"file://{tmp_path}/", "plan-a", "nightly run", AHEAD, timedelta(0))
+    assert take(tmp_path, other).token == 2
 
 
 def test_other_users_cannot_read_or_lock_the_lease(tmp_path):
