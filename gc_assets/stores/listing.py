@@ -43,12 +43,16 @@ class StoreLister:
     def find_unchanged_directories(self, directories: Iterable[Directory]) -> frozenset[str]:
         return self.store.find_unchanged_directories(directories)
 
-    def look_up(self, keys: Sequence[str]) -> list[int | None]:
-        return [None] * len(keys)
-
     def examine(self, storage: StorageConfig, now: datetime) -> Iterator[Finding]:
         del storage, now
         yield from ()
+
+
+class NoLookUp:
+    """The `LookUp` of a new listing of the storage itself, which contains all objects."""
+
+    def look_up(self, keys: Sequence[str]) -> list[int | None]:
+        return [None] * len(keys)
 
 
 def select_unchanged_objects(objects: pa.RecordBatch, unchanged: pa.Array) -> pa.RecordBatch:
@@ -83,7 +87,7 @@ def find_objects(store: Store, keys: Sequence[str]) -> list[StoredObject | None]
         except OSError as error:
             raise StoreError(
                 f"cannot look up {store.location.rstrip('/')}/{key}: {error.strerror or error}. Run the command again. "
-                "A run that lists the storage (`gc-assets run --listing`) does not look up single files."
+                "A run that lists the storage (`gc-assets run --listing`, without `inventory`) does not look up single files."
             ) from error
 
     def find_group(group: Sequence[str]) -> list[StoredObject | None]:

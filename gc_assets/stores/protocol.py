@@ -380,6 +380,7 @@ class StoredObject:
 
     etag: str
     size_bytes: int
+    modified: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,12 +425,13 @@ class LookUp(Protocol):
             Sizes in bytes, in the order of the keys. None for objects that do not exist.
 
         Raises:
-            StoreError: If the store cannot answer a request.
+            StoreError: If the store cannot answer a request, or if the inventory comes from a
+                report that should contain one of the objects.
         """
         ...
 
 
-class Lister(LookUp, Protocol):
+class Lister(Protocol):
     """Lists the objects of a storage, directly or from an inventory report.
 
     Implementations are pickled and sent to Spark executors.

@@ -342,12 +342,13 @@ def test_missing_object_raises_file_not_found(bench: Bench) -> None:
             call(nothing)
 
 
-def test_find_object_returns_the_listed_identity(bench: Bench) -> None:
+def test_find_object_returns_the_listed_identity_and_time(bench: Bench) -> None:
     bench.put("t/a", b"one")
     listed = inventory(bench.store)["t/a"]
     found = bench.store.find_object("t/a")
     assert found is not None
     assert (found.etag, found.size_bytes) == (listed["etag"], 3)
+    assert abs(found.modified - listed["last_modified"]) < timedelta(seconds=1), "headers contain whole seconds"
     assert [bench.store.find_object(key) for key in ("t/nothing", "nothing/a", "t/a/b")] == [None, None, None]
 
 

@@ -17,11 +17,13 @@ from gc_assets._version import __version__
 from gc_assets.core.errors import StateError, StoreError
 from gc_assets.core.units import format_duration
 from gc_assets.engine.run_context import RunContext
+from gc_assets.stages.records.ledger import LogReader
+from gc_assets.stages.sweep.report_look_up import ReportLookUp
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.listings import open_listing
 from gc_assets.state.schemas import STORAGE_INVENTORY
 from gc_assets.state.summaries import StorageInventorySummary
-from gc_assets.stores.listing import RequestLookUp
+from gc_assets.stores.listing import NoLookUp, RequestLookUp
 from gc_assets.stores.protocol import LookUp, Report
 
 
@@ -34,11 +36,13 @@ class Listing:
         is_earlier: True if an earlier run listed the storage.
         as_of: Time after which changes may be missing from the rows. None if this run listed the
             storage itself.
+        report: The inventory report from which the rows come.
     """
 
     inventory: PublishedTable
     is_earlier: bool
     as_of: datetime | None
+    report: Report | None
 
     @classmethod
     def of(cls, context: RunContext, storage_name: str) -> Self:
@@ -46,11 +50,15 @@ class Listing:
         published = context.table(STORAGE_INVENTORY, storage_name)
         inventory, summary = open_listing(context.state, published), published.summary(StorageInventorySummary)
         is_earlier = summary.earlier is not None
-        return cls(inventory, is_earlier, summary.as_of if is_earlier else summary.report_as_of)
+        name, as_of = summary.report, summary.report_as_of
+        report = Report(name, as_of) if name is not None and as_of is not None else None
+        return cls(inventory, is_earlier, summary.as_of if is_earlier else as_of, report)
 
     def look_up(self, context: RunContext, storage_name: str) -> LookUp:
         """Return a lookup for objects that are not in the listing."""
-        return RequestLookUp(context.store(storage_name)) if self.is_earlier else context.lister(storage_name)
+        if self.report is not None:
+            return ReportLookUp(context.store(storage_name), self.report, LogReader.of(context.state, storage_name))
+        return RequestLookUp(context.store(storage_name)) if self.is_earlier else NoLookUp()
 
 
 def find_earlier_listing(context: RunContext, storage_name: str) -> tuple[PublishedTable | None, str | None]:

@@ -109,7 +109,7 @@ class BucketStore(ABC):
 
     def find_object(self, key: str) -> StoredObject | None:
         found = self.bucket.head(key, "read")
-        return None if found is None else StoredObject(found.identity, found.size_bytes)
+        return None if found is None else StoredObject(found.identity, found.size_bytes, found.modified)
 
     def count_unfinished_uploads(self, before: datetime) -> UnfinishedUploads | None:
         del before

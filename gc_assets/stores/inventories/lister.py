@@ -9,16 +9,19 @@ old or dated in the future. Without a usable report, no plan is made for the sto
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from gc_assets.buckets.protocol import ConditionalBucket
 from gc_assets.config.models import InventoryConfig, StorageConfig
 from gc_assets.core.errors import FormatError, StoreError
 from gc_assets.core.findings import OK, WARN, Finding
-from gc_assets.core.units import format_bytes, format_duration
+from gc_assets.core.units import count_of, format_bytes, format_duration
+from gc_assets.stores.inventories.completeness import describe_partial, sample_old_objects
 from gc_assets.stores.inventories.readers import READERS
 from gc_assets.stores.inventories.report import Manifest, OtherBucket, ReportMismatch, require_own_bucket
 from gc_assets.stores.inventories.task import ReportTask
@@ -28,7 +31,8 @@ from gc_assets.stores.protocol import RESERVED_PREFIX, Directory, ListingPlan, R
 ONE_TASK_BYTES: Final = 2**20
 # If a report is dated further in the future, a clock is wrong.
 MAX_SKEW: Final = timedelta(minutes=5)
-_CONCURRENT: Final = 16
+# `doctor` compares reports up to this size with the storage, which takes a few seconds.
+MAX_COMPARED_BYTES: Final = 64 * 2**20
 _WAY_OUT: Final = "Wait for another report, or remove `inventory` to list the storage"
 _FOLDERS: Final = "folders such as 2026-11-22T01-00Z/. `inventory.location` must end in the name of the inventory configuration"
 _EXPECTED: Final = {
@@ -63,17 +67,6 @@ class ReportLister:
         del directories
         return frozenset()
 
-    def look_up(self, keys: Sequence[str]) -> list[int | None]:
-        with ThreadPoolExecutor(_CONCURRENT) as pool:
-            return list(pool.map(self._size_of, keys))
-
-    def _size_of(self, key: str) -> int | None:
-        try:
-            found = self.bucket.head(key, "read")
-        except OSError as error:
-            raise StoreError(f"{key!r} is not in the report and its size cannot be read: {error.strerror or error}") from error
-        return None if found is None else found.size_bytes
-
     def examine(self, storage: StorageConfig, now: datetime) -> Iterator[Finding]:
         manifest, skipped = self._read_newest(now, self._has_versions())
         if skipped:
@@ -82,8 +75,32 @@ class ReportLister:
         self._require_current(manifest, now)
         age = format_duration(timedelta(hours=max(0, (now - manifest.as_of) // timedelta(hours=1))))
         summary = f"{manifest.name}: scan of {manifest.as_of.isoformat()}, {age} ago, {len(manifest.files):,} files"
-        found = f"{summary}, {format_bytes(manifest.size_bytes)}; younger files are not candidates"
+        found = f"{summary}, {format_bytes(manifest.size_bytes)}{self._compare(manifest)}; younger files are not candidates"
         yield Finding(storage.name, "inventory", OK, found)
+
+    def _compare(self, manifest: Manifest) -> str:
+        """Compare a report with a few old objects of the storage, and describe the result.
+
+        Raises:
+            StoreError: If the report is damaged, or does not contain one of these objects.
+        """
+        if manifest.size_bytes > MAX_COMPARED_BYTES:
+            return ", not compared with the storage because of its size (a run compares it with the live files)"
+        sample = sample_old_objects(self.bucket, manifest.as_of)
+        lacking, keys = dict(sample), pa.array(sample, pa.string())
+        task = ReportTask(self.config.kind, self.bucket, self.report_files, manifest, self._has_versions(), manifest.files)
+        for batch in task.run(MAX_COMPARED_BYTES) if sample else ():  # this budget postpones no file
+            for problem in batch.problems:
+                if problem.is_incomplete:
+                    raise StoreError(f"{problem.key}: {problem.detail}")
+            listed = batch.objects.column("key")
+            for key in listed.filter(pc.is_in(listed, keys)).to_pylist():
+                lacking.pop(key, None)
+            if not lacking:
+                break
+        for key, modified in lacking.items():
+            raise StoreError(describe_partial(manifest.name, manifest.as_of, self.bucket.address(key), modified))
+        return f", contains {count_of(len(sample), 'old object')} of the storage that were looked for" if sample else ""
 
     @property
     def _location(self) -> str:

@@ -146,7 +146,7 @@ def find_object(address: str) -> StoredObject | None:
         if error.errno in _NO_OBJECT:
             return None
         raise
-    return StoredObject(etag_of(status), status.st_size) if stat.S_ISREG(status.st_mode) else None
+    return StoredObject(etag_of(status), status.st_size, _read_time(status)) if stat.S_ISREG(status.st_mode) else None
 
 
 def modified_ns(status: os.stat_result) -> int:
@@ -157,6 +157,10 @@ def modified_ns(status: os.stat_result) -> int:
     """
     is_representable = -(2**63) <= status.st_mtime_ns <= LATEST_NS
     return status.st_mtime_ns if is_representable else LATEST_NS
+
+
+def _read_time(status: os.stat_result) -> datetime:
+    return EPOCH + timedelta(microseconds=modified_ns(status) // 1000)
 
 
 def content_of(source: BinaryIO, address: str) -> bytes:
@@ -252,7 +256,7 @@ class LocalObjects:
                         status = entry.stat(follow_symlinks=False)
                     except FileNotFoundError:
                         continue  # removed while the directory was being read
-                    yield prefix + relative.decode(), status.st_size, EPOCH + timedelta(microseconds=modified_ns(status) // 1000)
+                    yield prefix + relative.decode(), status.st_size, _read_time(status)
 
     def list_identities(self, prefix: str) -> Iterator[tuple[str, str]]:
         for address, _, _ in self.list(prefix):
