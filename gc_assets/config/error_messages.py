@@ -5,17 +5,15 @@ pydantic's own messages are about Python types, which users of a YAML file do no
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any, Final, get_args
 
 from pydantic import BaseModel
 
 from gc_assets.config.text import ConfigText
+from gc_assets.core.secret_names import SECRET_NAME
 from gc_assets.core.suggest import did_you_mean, join_names
 
-# The value of a key is not shown if the key or the value matches.
-_SECRET: Final = re.compile(r"secret|password|token|credential|plan_key|access[_-]key", re.IGNORECASE)
 _LIMITS: Final = {
     "greater_than": ("gt", "expected a number above {}"),
     "greater_than_equal": ("ge", "expected a number of {} or more"),
@@ -68,7 +66,7 @@ def format_error(item: Mapping[str, Any], text: ConfigText, model: type[BaseMode
         return f"  {path}: unknown key{meant or ';'} {'Allowed' if meant else 'allowed'}: {join_names(allowed)}"
     message = _describe(item)
     is_repeated = item["type"] == "value_error" and repr(found) in message
-    is_shown = isinstance(found, str | int | float | bool) and not is_repeated and not _SECRET.search(f"{path} {found}")
+    is_shown = isinstance(found, str | int | float | bool) and not is_repeated and not SECRET_NAME.search(f"{path} {found}")
     value = f" (found {found!r})" if is_shown else ""
     return f"  {path or 'the document'}: {text.hide_secrets(message + value)}"
 

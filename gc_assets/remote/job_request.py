@@ -24,18 +24,13 @@ from gc_assets.config.models import ListingConfig, StorageConfig
 from gc_assets.config.values import Model
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import UsageError
+from gc_assets.core.secret_names import contains_literal_secret
 from gc_assets.engine.recorded_names import with_recorded_names
 from gc_assets.resources.platform import Platform, read_config
 from gc_assets.resources.spark_version import require_supported
 
-# Keys whose values are secrets, and addresses that contain a password. `credentials.provider` does
-# not match, because its value is the name of a class.
-_SECRET_KEY: Final = re.compile(
-    r"(secret|password|passphrase|token|credential|(secret|account|plan)[a-z._-]*key)$|^notify\[\d+\]\.(url$|headers\.)", re.IGNORECASE
-)
-_WITH_PASSWORD: Final = re.compile(r"[a-z0-9+.-]+://[^/@:]*:[^/@]+@", re.IGNORECASE)
-# References that are resolved on the job's machine: environment variables and Databricks secrets.
-_REFERENCE: Final = re.compile(r"\$\{|\{\{secrets/[^{}]+\}\}")
+# Addresses and headers of notifications are secrets, whatever their names are.
+_NOTIFICATION_SECRET: Final = re.compile(r"notify\[\d+\]\.(url$|headers\.)")
 
 
 class JobRequest(Model):
@@ -171,16 +166,13 @@ def _strings(value: Any, path: str) -> Iterator[tuple[str, str]]:
     elif isinstance(value, list):
         for index, item in enumerate(value):
             yield from _strings(item, f"{path}[{index}]")
-    elif isinstance(value, str):
-        yield path, value
+    elif isinstance(value, str | int | float) and not isinstance(value, bool):
+        yield path, str(value)
 
 
 def _is_secret(path: str, value: str) -> bool:
-    return (
-        _REFERENCE.search(value) is None
-        and bool(value)
-        and (_SECRET_KEY.search(path) is not None or _WITH_PASSWORD.match(value) is not None)
-    )
+    name = f"{path}.secret" if _NOTIFICATION_SECRET.match(path) else path
+    return contains_literal_secret(name, value)
 
 
 def versions() -> dict[str, str]:

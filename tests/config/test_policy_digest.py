@@ -150,13 +150,15 @@ def test_policy_digest_includes_pyiceberg_configuration(tmp_path: Path, monkeypa
     lake = {"name": "sales", "kind": "iceberg", "catalog": catalog, "catalog_name": "Prod"}
     lakes_yaml.write_text(yaml.safe_dump({"state": "state", "storages": STORAGES, "lakes": [lake]}))
     before = load_platform({}, str(lakes_yaml)).config
-    added = {"uri": "http://elsewhere:8181", "prefix": "one", "token": "sesame"}
+    secrets = {"token": "sesame", "adls.connection-string": "AccountKey=sesame", "header.x-session": "sesame"}
+    added = {"uri": "http://elsewhere:8181", "prefix": "one", **secrets}
     (tmp_path / ".pyiceberg.yaml").write_text(yaml.safe_dump({"catalog": {"prod": added}}))
     monkeypatch.setenv("PYICEBERG_CATALOG__PROD__WAREHOUSE", "s3://other/")
     after = load_platform({}, str(lakes_yaml)).config
     (found,) = after.lakes
     assert isinstance(found, IcebergLakeConfig)
-    assert found.merged_properties == ("prefix=one", "token (not shown)", "warehouse=s3://other/")
+    hidden = [f"{name} (not shown)" for name in secrets]
+    assert found.merged_properties == tuple(sorted([*hidden, "prefix=one", "warehouse=s3://other/"]))
     assert found.catalog["uri"].get_secret_value() == "http://in-the-file:8181"
     assert before.policy_digest() != after.policy_digest()
     monkeypatch.setenv("PYICEBERG_CATALOG__PROD__TOKEN", "another")

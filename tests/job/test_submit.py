@@ -318,6 +318,13 @@ def test_selecting_only_checks_does_not_start_a_remote_job(lake: Path, tmp_path:
             "spark.databricks.cluster.spark_env_vars.A_TOKEN",
         ),
         ({"plan_key": "hunter2hunter2hunter2"}, "plan_key"),
+        ({"lakes": [{"catalog": {"header.Authorization": "Bearer hunter2"}}]}, "lakes[0].catalog.header.Authorization"),
+        ({"lakes": [{"catalog": {"uri": "postgresql://db/c?user=ana&password=hunter2"}}]}, "lakes[0].catalog.uri"),
+        ({"notify": [{"kind": "webhook", "headers": {"X-Team": "hunter2"}}]}, "notify[0].headers.X-Team"),
+        (
+            {"spark": {"databricks": {"cluster": {"spark_env_vars": {"PIN_SECRET": 1234}}}}},
+            "spark.databricks.cluster.spark_env_vars.PIN_SECRET",
+        ),
         ({"notify": [{"kind": "slack", "url": "https://hooks.slack.com/services/hunter2"}]}, "notify[0].url"),
     ],
 )

@@ -41,7 +41,8 @@ from sqlalchemy.orm import Session
 
 from gc_assets.core.deadline import READ_SECONDS, run_with_deadline
 from gc_assets.core.errors import GcError, LakeUnreadable
-from gc_assets.lakes.iceberg.config import SECRET_KEY, secrets_in
+from gc_assets.core.secret_names import SECRET_NAME
+from gc_assets.lakes.iceberg.config import secrets_in
 from gc_assets.lakes.iceberg.raw_pointers import RawPointer, read_raw_pointer, read_view_location
 from gc_assets.lakes.iceberg.refusals import is_refusal
 from gc_assets.lakes.iceberg.removal import (
@@ -688,7 +689,7 @@ def redact_secrets(message: str, properties: Mapping[str, SecretStr | str]) -> s
     and users and passwords in URLs.
     """
     plain = {key: value.get_secret_value() if isinstance(value, SecretStr) else value for key, value in properties.items()}
-    secrets = [value for key, value in plain.items() if SECRET_KEY.search(key)]
+    secrets = [value for key, value in plain.items() if SECRET_NAME.search(key)]
     secrets += [part for value in secrets for part in _SEPARATORS.split(value) if len(part) >= _MIN_PART_LENGTH]
     secrets += [found for value in plain.values() for found in secrets_in(value)]
     spellings = {spelled for value in secrets if value for spelled in (value, quote(value, safe=""), quote_plus(value))}

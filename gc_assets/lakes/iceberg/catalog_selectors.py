@@ -11,10 +11,11 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from gc_assets.core.secret_names import AUTHENTICATION, SECRET_NAME
+
 _HEADER: Final = "header."
-# Headers that authenticate a request, besides those whose name looks like a secret property.
-_SECRET_HEADER: Final = re.compile(r"secret|passw|pwd|token|credential|key|auth|cookie|session|signature|jwt|bearer", re.IGNORECASE)
-_SECRET_VALUE: Final = re.compile(r"\s*((bearer|basic|digest|negotiate|token)\s|eyJ[\w-]+\.)", re.IGNORECASE)
+# Headers that authenticate a request.
+_SECRET_HEADER: Final = re.compile(rf"{SECRET_NAME.pattern}|session", re.IGNORECASE)
 # Headers that only describe the client or the request, and do not select a catalog or tables.
 _CLIENT_HEADERS: Final = frozenset(
     {
@@ -75,7 +76,7 @@ def _list_headers(properties: Mapping[str, str]) -> Iterator[str]:
     """Yield a digest of each configured request header, because any of them may be a secret."""
     headers = {name.removeprefix(_HEADER).lower(): value.strip() for name, value in properties.items() if name.startswith(_HEADER)}
     for name, value in sorted(headers.items()):
-        if name not in _CLIENT_HEADERS and not _SECRET_HEADER.search(name) and not _SECRET_VALUE.match(value):
+        if name not in _CLIENT_HEADERS and not _SECRET_HEADER.search(name) and not AUTHENTICATION.match(value):
             yield f"{_HEADER}{name}={hashlib.sha256(value.encode()).hexdigest()[:16]}"
 
 

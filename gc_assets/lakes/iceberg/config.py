@@ -19,15 +19,14 @@ from gc_assets.config.rules import DroppedTableRetention, RefRule, policy_row, r
 from gc_assets.config.values import Age, Count, Duration, Model, check_above_zero
 from gc_assets.core.errors import UsageError
 from gc_assets.core.idle_branches import IdleRule
+from gc_assets.core.secret_names import SECRET_NAME
 from gc_assets.core.units import Cutoff, parse_cutoff
 from gc_assets.lakes.iceberg.catalog_selectors import list_selectors
 
-# These pyiceberg properties identify the client and not the catalog.
-SECRET_KEY: Final = re.compile(r"secret|password|token|credential|key|auth", re.IGNORECASE)
 # A server or account can have several catalogs. These properties select one of them.
 _SERVER_KEYS: Final = ("warehouse", "prefix")
 _ACCOUNT_KEYS: Final = ("type", "py-catalog-impl", "warehouse", "glue.id", "glue.region", "glue.endpoint", "table-name")
-_IDENTITY_KEY: Final = re.compile(rf"{SECRET_KEY.pattern}|^user(name)?$", re.IGNORECASE)
+_IDENTITY_KEY: Final = re.compile(rf"{SECRET_NAME.pattern}|^user(name)?$", re.IGNORECASE)
 
 
 def secrets_in(address: str) -> list[str]:
@@ -40,7 +39,7 @@ def secrets_in(address: str) -> list[str]:
         return []
     password = parts.netloc.rpartition("@")[0].partition(":")[2]
     pairs = (pair.partition("=") for pair in parts.query.split("&"))
-    written = [password, *(value for name, _, value in pairs if SECRET_KEY.search(name))]
+    written = [password, *(value for name, _, value in pairs if SECRET_NAME.search(name))]
     return [spelling for value in written if value for spelling in (value, unquote_plus(value))]
 
 
@@ -160,7 +159,7 @@ class IcebergLakeConfig(LakeConfig):
 
         If they change, the lake's name refers to another catalog and therefore to another lake.
         """
-        known = {key: value.get_secret_value() for key, value in sorted(self.catalog.items()) if not SECRET_KEY.search(key)}
+        known = {key: value.get_secret_value() for key, value in sorted(self.catalog.items()) if not SECRET_NAME.search(key)}
         return {key: _strip_identity(value) for key, value in known.items()}
 
     def catalog_location(self) -> tuple[str, str]:
@@ -206,8 +205,11 @@ class IcebergLakeConfig(LakeConfig):
 
     @property
     def merged_properties(self) -> tuple[str, ...]:
-        """Properties of `catalog` that do not come from `lakes.yaml`, with secret values hidden."""
-        public = self.identity()
+        """Properties of `catalog` that do not come from `lakes.yaml`, with secret values hidden.
+
+        Request headers are hidden too, because any of them may be a secret.
+        """
+        public = {key: value for key, value in self.identity().items() if not key.startswith("header.")}
         return tuple(f"{key}={public[key]}" if key in public else f"{key} (not shown)" for key in self._merged_properties)
 
     def policy(self) -> dict[str, Any]:
