@@ -16,6 +16,7 @@ from gc_assets.config.models import Config
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import UsageError
 from gc_assets.core.foreign import AcceptedPrefix
+from gc_assets.core.user_names import require_name
 from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.records.dead_tables import dead_tables
 from gc_assets.stages.records.user_records import UserRecord, UserRecords, resolve_directory
@@ -56,8 +57,7 @@ def accept_prefix(
         UsageError: If `by` is empty, the location is not inside a storage, or there is no record to
             withdraw.
     """
-    if not by.strip():
-        raise UsageError("accepting a prefix requires --by WHO")
+    require_name(by, "accepting a prefix", comment)
     storage, prefix = resolve_directory(config, location, "copy the location from the message of the run")
     decision = "withdrawn" if withdraw else "accepted"
     record = PrefixRecord(

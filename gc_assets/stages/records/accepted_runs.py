@@ -23,6 +23,7 @@ from gc_assets.core.errors import StateError, UsageError
 from gc_assets.core.gates import EXPIRED_IN
 from gc_assets.core.plan import LiveCount, PlanHeader
 from gc_assets.core.units import count_of
+from gc_assets.core.user_names import require_name
 from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.records.plans import ListedPlan, list_plans
 from gc_assets.stages.records.user_records import UserRecord, UserRecords
@@ -279,8 +280,7 @@ def forget_lake(config: Config, clock: Clock, lake_name: str, by: str) -> Forgot
         UsageError: If `by` is empty, or the lake is neither in the configuration nor in the last
             plans.
     """
-    if not by.strip():
-        raise UsageError("forgetting a lake requires --by WHO")
+    require_name(by, "forgetting a lake")
     state = State.of(config)
     known = {lake.name for lake in config.lakes} | _planned_lakes(config, state)
     if lake_name not in known:

@@ -23,9 +23,9 @@ from typing import Final
 
 import pyarrow as pa
 
-from gc_assets.core.errors import UsageError
 from gc_assets.core.phases import ABSENT, DONE, QUARANTINE
 from gc_assets.core.plan import Amount
+from gc_assets.core.user_names import require_name
 from gc_assets.engine.progress import log_progress, start_run
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import publish, write_rows
@@ -154,8 +154,7 @@ def adopt_files(context: RunContext, storage_name: str, by: str, comment: str = 
         GateRefused: If another process holds the storage's lease, or the storage does not allow
             rehearsals.
     """
-    if not by.strip():
-        raise UsageError("adopting files requires --by WHO")
+    require_name(by, "adopting files", comment)
     refuse_rehearsal(context, storage_name)
     state, store = context.state, context.store(storage_name)
     run = start_run(context, storage_name, DELETION_LOG)

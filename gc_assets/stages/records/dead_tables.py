@@ -24,6 +24,7 @@ from gc_assets.core.errors import UsageError
 from gc_assets.core.printable import show
 from gc_assets.core.renamed_keys import RenamedKeys
 from gc_assets.core.untrusted_input import is_uuid
+from gc_assets.core.user_names import require_name
 from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.records.user_records import UserRecord, UserRecords, resolve_directory
 from gc_assets.state.journal import State
@@ -79,8 +80,7 @@ def accept_dead_table(
         UsageError: If `by` is empty, the UUID is invalid and unknown to the last run, the location
             is not inside a storage, or there is no record to withdraw.
     """
-    if not by.strip():
-        raise UsageError("accepting a table as dead requires --by WHO")
+    require_name(by, "accepting a table as dead", comment)
     uuid = read_table_id(table_uuid)
     storage, prefix = resolve_directory(config, location, "pass the location of the dead table")
     if not (withdraw or is_uuid(uuid) or _is_found(State.of(config), storage, prefix, table_uuid)):

@@ -26,6 +26,7 @@ from gc_assets.core.commands import command
 from gc_assets.core.errors import UsageError
 from gc_assets.core.phases import ABORT, DENIED, DONE
 from gc_assets.core.suggest import did_you_mean
+from gc_assets.core.user_names import require_name
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import MAX_SMALL_ROWS, is_small
 from gc_assets.engine.tables import frame_from_arrow, parallelism, spark_schema
@@ -73,8 +74,7 @@ def request_retry(config: Config, clock: Clock, name: str, by: str, comment: str
     Raises:
         UsageError: If `by` is empty, or no storage or lake has this name.
     """
-    if not by.strip():
-        raise UsageError("a retry requires --by WHO")
+    require_name(by, "a retry", comment)
     known = {item.label: item.name for item in (*config.storages, *config.lakes)}
     if name not in known:
         raise UsageError(f"unknown storage or lake {name!r}{did_you_mean(name, known) or ';'} configured: {', '.join(known)}")

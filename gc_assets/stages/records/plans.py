@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, RootModel, ValidationError
 
 from gc_assets.config.models import Config
-from gc_assets.core.approvals import ApprovalEvent, Verdict, normalize_name
+from gc_assets.core.approvals import ApprovalEvent, Verdict
 from gc_assets.core.clock import MAX_SKEW, Clock
 from gc_assets.core.commands import command
 from gc_assets.core.deferred_models import DEFER_BUILD
@@ -26,6 +26,7 @@ from gc_assets.core.phases import EXPIRE
 from gc_assets.core.plan import Amount, GateResult, PlanHeader, PlanSummary, completed_header, gate_name, is_intact
 from gc_assets.core.renamed_keys import RenamedKeys
 from gc_assets.core.suggest import did_you_mean
+from gc_assets.core.user_names import require_name
 from gc_assets.state.files import is_read_only
 from gc_assets.state.index import PastRun
 from gc_assets.state.journal import APPLY_LOG, PublishedTable, State
@@ -442,6 +443,7 @@ def approve(config: Config, clock: Clock, plan_id: str, by: str, overrides: tupl
     """
     plan, now = find_approvable_plan(config, clock, plan_id, by, overrides), clock.now()
     _warn_renamed_gates(plan.header, overrides)
+    require_name(by, "an approval", comment)
     names = tuple(sorted(set(map(gate_name, overrides))))
     for earlier in plan.verdict.approvals:
         if (earlier.by, earlier.overrides) == (by.strip(), names) and comment in {"", earlier.comment}:
@@ -466,6 +468,7 @@ def reject(config: Config, clock: Clock, plan_id: str, by: str, comment: str = "
             already. While an apply marks the lakes, it has not begun.
     """
     plan, state = _find_open_plan(config, clock, plan_id, by), State.of(config)
+    require_name(by, "a rejection", comment)
     _refuse_started(state, plan.header)
     event = ApprovalEvent(plan_id=plan.header.plan_id, by=by.strip(), at=clock.now(), decision="rejected", comment=comment)
     recorded = _record(state, plan.header, event)
@@ -484,8 +487,7 @@ def _refuse_started(state: State, header: PlanHeader) -> None:
 
 def _find_open_plan(config: Config, clock: Clock, plan_id: str, by: str) -> StoredPlan:
     plan = find_plan(config, plan_id)
-    if not normalize_name(by):
-        raise UsageError("an approval or rejection requires --by WHO")
+    require_name(by, "an approval or rejection")
     if plan.finished is not None or plan.restored_at is not None:
         status = plan.status_at(clock.now())
         raise GateRefused(

@@ -6,6 +6,7 @@ from gc_assets.config.models import Config
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import UsageError
 from gc_assets.core.suggest import did_you_mean, join_names
+from gc_assets.core.user_names import require_name
 from gc_assets.engine.recorded_names import configured_entries
 from gc_assets.state.journal import State
 from gc_assets.state.registry import (
@@ -37,8 +38,7 @@ def rename(config: Config, clock: Clock, old: str, new: str, by: str, comment: s
         UsageError: If `by` is empty, a name is unknown, or the records belong to another storage or
             lake in `lakes.yaml`.
     """
-    if not by.strip():
-        raise UsageError("a rename requires --by WHO")
+    require_name(by, "a rename", comment)
     state, item = State.of(config), _find_configured(config, new)
     renamed = _find_recorded(read_registry(state), item, old)
     owner = next((other for other in (*config.storages, *config.lakes) if other.name == renamed.recorded_name), None)

@@ -20,6 +20,7 @@ from gc_assets.config.models import Config
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import UsageError
 from gc_assets.core.plan import Unreadable
+from gc_assets.core.user_names import require_name
 from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.records.user_records import UserRecord, UserRecords
 from gc_assets.state.journal import State
@@ -77,8 +78,7 @@ def set_table_aside(
         UsageError: If `by` is empty, the name does not match exactly one unreadable table, or there
             is no record to withdraw.
     """
-    if not by.strip():
-        raise UsageError("setting a table aside requires --by WHO")
+    require_name(by, "setting a table aside", comment)
     state = State.of(config)
     (lake, name), identities = _find_table(config, state, table)
     record = SetAside(

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
+from gc_assets.core.approvals import ApprovalEvent
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GateRefused, StateError, UsageError
 from gc_assets.core.gates import delete_bytes, live_set
@@ -162,6 +164,15 @@ def test_read_only_state_lists_its_approvals(at: Platform, monkeypatch: pytest.M
 def test_approval_needs_a_user_name(at: Platform, by: str) -> None:
     with pytest.raises(UsageError, match="requires --by WHO"):
         approve(at.config, at.clock, store_plan(at).plan_id, by)
+
+
+@pytest.mark.parametrize("decide", [approve, reject])
+@pytest.mark.parametrize("by, comment", [("a\ud800", ""), ("ada", "a\ud800")])
+def test_text_of_a_decision_must_be_utf8(at: Platform, decide: Callable[..., ApprovalEvent], by: str, comment: str) -> None:
+    plan_id = store_plan(at).plan_id
+    with pytest.raises(UsageError, match=r"cannot be recorded: --(by|comment) a\\ud800 is not UTF-8"):
+        decide(at.config, at.clock, plan_id, by, comment=comment)
+    assert find_plan(at.config, plan_id).verdict.events == ()
 
 
 def test_plan_can_be_approved_until_its_deadline(at: Platform) -> None:
