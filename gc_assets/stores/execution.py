@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GcError
-from gc_assets.core.phases import VERDICTS
+from gc_assets.core.phases import CHANGED, DENIED, RESTORE, VERDICTS
 from gc_assets.state.schemas import DELETION_LOG
 from gc_assets.stores.protocol import Lease, Outcome, PlannedAction, Quarantine, UploadAborter
 from gc_assets.stores.write_ahead import WriteAheadLog, share_of
@@ -42,11 +42,14 @@ def execute(
     lease: Lease,
     clock: Clock,
     batch_size: int = BATCH_SIZE,
+    *,
+    repeats_restores: bool = True,
 ) -> Iterator[Outcome]:
     """Execute the rows of a plan and yield an outcome for each of them.
 
     Rows completed by an earlier run are not executed again. Their outcomes are taken from the
-    log. Failed rows are retried. The order of rows does not matter, but rows of the same hash
+    log. Failed rows are retried, and so are restores with the outcome `denied` or `changed`, because
+    a user may have removed the cause. The order of rows does not matter, but rows of the same hash
     partition (`share_of`) should be adjacent, because the log is read one partition at a time.
 
     The lease is checked immediately before each batch is executed, and again before its outcomes
@@ -61,6 +64,7 @@ def execute(
         lease: The lease of the storage.
         clock: Provides the times of the outcomes.
         batch_size: The number of rows in a batch.
+        repeats_restores: If False, restores with the outcome `denied` or `changed` are not retried.
 
     Raises:
         LeaseLost: If the lease is lost.
@@ -73,7 +77,7 @@ def execute(
             pending: list[PlannedAction] = []
             for planned in batch:
                 settled = history.settled.get(planned.action_key)
-                if settled is None:
+                if settled is None or (repeats_restores and _is_missed_restore(settled)):
                     pending.append(planned)
                 else:
                     yield settled
@@ -91,6 +95,10 @@ def execute(
             outcomes = [Outcome(row, result.verdict, result.error, at, lease.token, result.replan) for row, result in pairs]
             log.write_outcomes(share, name, outcomes)
             yield from outcomes
+
+
+def _is_missed_restore(outcome: Outcome) -> bool:
+    return outcome.planned.action == RESTORE and outcome.verdict in {CHANGED, DENIED}
 
 
 def require_balance(planned: int, outcomes: Mapping[str, int]) -> None:

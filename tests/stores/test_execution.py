@@ -8,6 +8,7 @@ import json
 import os
 import pickle
 from collections import Counter
+from dataclasses import replace
 from datetime import timedelta
 
 import pyarrow as pa
@@ -249,6 +250,36 @@ def test_actions_on_one_key_have_separate_outcomes(root, lease, log):
     assert (root / "a").exists()
 
 
+@pytest.mark.parametrize("verdict", ["denied", "changed"])
+def test_restore_that_was_not_done_is_tried_again(root, lease, log, verdict):
+    """A user has granted the missing permission, or moved the other object out of the way."""
+    quarantine = plan(root, write(root, "a").name)
+    restore = replace(quarantine, action="restore", source_plan_id=PLAN)
+    list(execute([quarantine], Counting(root), log, lease, CLOCK))
+    assert verdicts(execute([restore], Counting(root, answers=[Result(verdict, "why")]), log, lease, CLOCK)) == {"a": verdict}
+    assert verdicts(execute([restore], Counting(root), log, lease, CLOCK)) == {"a": "done"}
+    assert (root / "a").exists()
+    settled = Counting(root)
+    assert verdicts(execute([restore], settled, log, lease, CLOCK)) == {"a": "done"}
+    assert settled.calls == []
+
+
+def test_denied_quarantine_is_not_tried_again(root, lease, log):
+    row = plan(root, write(root, "a").name)
+    store = Counting(root, answers=[Result("denied", "why")])
+    for _ in range(2):
+        assert verdicts(execute([row], store, log, lease, CLOCK)) == {"a": "denied"}
+    assert store.calls == [["a"]]
+
+
+def test_denied_restore_of_a_closed_plan_keeps_its_outcome(root, lease, log):
+    row = plan(root, write(root, "a").name, "restore")
+    store = Counting(root, answers=[Result("denied", "why")])
+    first = list(execute([row], store, log, lease, CLOCK))
+    assert list(execute([row], store, log, lease, CLOCK, repeats_restores=False)) == first
+    assert store.calls == [["a"]]
+
+
 def test_versions_of_one_key_have_separate_outcomes(root, lease, log):
     rows = [PlannedAction("a", "purge", 1, "e", version, "plan") for version in ("v1", "v2", None)]
     store = Counting(root, answers=[Result("done"), Result("absent", "gone"), Result("denied", "held")])
@@ -470,8 +501,8 @@ def test_changed_object_ends_deferred_record_unless_action_waits(root, lease, lo
     row = PlannedAction("a", action, 1, "e", None, "plan")
     store = Counting(root, answers=[Result("changed", "found", replan=replan)])
     for _ in range(2):  # the second time from the log
-        table = to_deletion_log(execute([row], store, log, lease, CLOCK), PLAN, mode)
-        assert table.column("ends_record").to_pylist() == [ends_record]
+        outcomes = execute([row], store, log, lease, CLOCK, repeats_restores=False)
+        assert to_deletion_log(outcomes, PLAN, mode).column("ends_record").to_pylist() == [ends_record]
     assert store.calls == [["a"]]
 
 

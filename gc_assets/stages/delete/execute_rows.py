@@ -228,7 +228,9 @@ class RowExecutor:
                 yield to_deletion_log(outcomes, self.plan_id, mode, self.run_id, rehearsal=self.clock.is_rehearsal)
 
     def _execute(self, rows: Iterable[PlannedAction], actor: Quarantine) -> Iterator[Outcome]:
-        return execute(rows, OnlyInterrupted(actor) if self.only_interrupted else actor, self.log, self.lease, self.clock)
+        if self.only_interrupted:
+            return execute(rows, OnlyInterrupted(actor), self.log, self.lease, self.clock, repeats_restores=False)
+        return execute(rows, actor, self.log, self.lease, self.clock)
 
     def _find_spared(self, batch: pa.RecordBatch) -> Iterator[tuple[str, str, bool]]:
         """Yield keys that must not be executed, with the reason and whether the row is refused."""
