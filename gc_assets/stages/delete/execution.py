@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.outcomes import select_not_done
-from gc_assets.core.phases import ABORT, DONE, EXPIRE, FAILED, PHASES, PURGE, QUARANTINE, RESTORE
+from gc_assets.core.phases import ABORT, DENIED, DONE, EXPIRE, FAILED, PHASES, PURGE, QUARANTINE, RESTORE
 from gc_assets.core.plan import UNNAMED, Amount, PlanHeader, completed_header
 from gc_assets.core.units import count_of, format_bytes
 from gc_assets.engine import tasks
@@ -50,7 +50,7 @@ from gc_assets.stages.delete.verification import PlanRows, VerificationMark, ver
 from gc_assets.stages.mark.snapshot_history import snapshot_history
 from gc_assets.stages.records.fencing_tokens import quarantine_renewed_at
 from gc_assets.stages.records.ledger import IN_PLACE, UNVERSIONED, quarantine_ledger
-from gc_assets.stages.records.plans import StoredPlan, record_finished
+from gc_assets.stages.records.plans import StoredPlan, has_started, record_finished
 from gc_assets.stages.records.quarantine_clock import quarantine_clock
 from gc_assets.stages.records.verified_tables import HistoryName
 from gc_assets.stages.sweep.table_memory import record_verified
@@ -335,7 +335,8 @@ class PlanExecution:
     def publish(self, phases: Sequence[str]) -> ApplyResult:
         """Publish the outcomes of the executed phases.
 
-        If this run executed all phases and no row failed, the plan is recorded as finished.
+        If this run executed all phases and no row failed, the plan is recorded as finished. A restore
+        without an approval can also be repeated if a row was denied.
 
         Raises:
             LeaseLost: If the lease is lost.
@@ -369,7 +370,7 @@ class PlanExecution:
                 unsafe=self.context.unsafe,
             )
             _write_stats(state, header, self.by_outcome)
-        if not any(self._count_failed(phase) for phase in phases) and list(phases) == phases_of(header, PHASES):
+        if self._is_finished(phases):
             finished = {"at": self.context.clock.now().isoformat(), "run_id": self.run.run_id, **summary.model_dump(mode="json")}
             record_finished(state, header, finished)
         return ApplyResult(published, self.by_outcome, done_edits=self.done_edits, held=self._count_held())
@@ -382,8 +383,11 @@ class PlanExecution:
         (row,) = collect(mine.agg(F.count("key").alias("files"), F.sum("size_bytes").alias("bytes")))
         return Amount(files=row["files"], bytes=row["bytes"] or 0)
 
-    def _count_failed(self, phase: str) -> int:
-        return self.by_outcome.get((phase, FAILED), Totals()).rows
+    def _is_finished(self, phases: Sequence[str]) -> bool:
+        has_begun = has_started(self.context.state, self.plan.header)
+        repeated = {FAILED} if has_begun else {FAILED, DENIED}
+        to_repeat = sum(total.rows for (_, outcome), total in self.by_outcome.items() if outcome in repeated)
+        return not to_repeat and list(phases) == phases_of(self.plan.header, PHASES)
 
 
 def _is_in_quarantine() -> Column:

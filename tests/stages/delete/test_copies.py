@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -14,6 +16,8 @@ from gc_assets.core.plan import PlanHeader
 from gc_assets.demo.iceberg_builder import parquet_bytes
 from gc_assets.stages.delete.restore import restore
 from gc_assets.stages.records.ledger import read_quarantine
+from gc_assets.stages.records.plans import find_plan
+from gc_assets.stores.local.safe_paths import Entry
 from tests.depth import in_turn
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
 from tests.stages.lakehouse import Lakehouse, counts, days_ago
@@ -61,6 +65,33 @@ def test_plan_restores_copy_of_live_size_but_command_newest_copy(spark: SparkSes
     key = str(places["by_hand"].relative_to(house.warehouse))
     restore(lambda: spark, house.run_context(), house.storage, key=key)
     assert places["by_hand"].read_bytes() == SECOND
+
+
+def test_denied_restore_can_be_repeated(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run restores files that are needed again, without an approval. Later, it has the right to."""
+    house, lake = Lakehouse(spark, tmp_path, settings={"quarantine_days": 30}), LakeBuilder(tmp_path)
+    table = lake.table("db.t", days_ago(40))
+    table.append(days_ago(3))  # no history expires, so the plan contains only the restore
+    house.lakes = [lake.config("sales")]
+    file = house.warehouse / "db" / "t" / "data" / "again.parquet"
+    house.now = days_ago(2)
+    write_file(file, FIRST)
+    house.approve_and_apply(house.plan())
+
+    house.now = days_ago(1)
+    write_file(file, FIRST)
+    with lake.at(house.now):
+        table.table.add_files([f"file://{file}"], check_duplicate_files=False)
+    file.unlink()
+    header = house.plan()
+    assert (set(header.totals), header.expiry_actions) == ({"restore"}, {})
+    with monkeypatch.context() as patch:
+        patch.setattr(Entry, "link_to", Mock(side_effect=PermissionError(errno.EPERM, "Operation not permitted")))
+        assert counts(house.apply(header, ("restore",)).by_outcome) == {("restore", "denied"): 1}
+    assert find_plan(house.config, header.plan_id).status_at(house.now) == "ready"
+    assert counts(house.apply(header, ("restore",)).by_outcome) == {("restore", "done"): 1}
+    assert file.read_bytes() == FIRST
+    assert find_plan(house.config, header.plan_id).status_at(house.now) == "applied"
 
 
 @dataclass(frozen=True)
