@@ -17,7 +17,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gc_assets.buckets.protocol import Versioning
-from gc_assets.config.connections import Connections
 from gc_assets.config.models import InventoryConfig, StorageConfig
 from gc_assets.core.errors import StoreError
 from gc_assets.stores.inventories.lister import ReportLister
