@@ -11,6 +11,7 @@ import dagster as dg
 from gc_assets.assets.deletion_log import ApplyPlan
 from gc_assets.assets.names import asset_key, step_name
 from gc_assets.config.models import Config
+from gc_assets.core.commands import command
 from gc_assets.core.errors import GcError
 from gc_assets.resources.collector import Collector
 from gc_assets.stages.records.plans import ListedPlan, list_plans
@@ -76,8 +77,8 @@ def _find_refusal(context: dg.SensorEvaluationContext, config: Config, plan: Lis
     if config.storage(header.storage).mode != "apply":
         return "is not applied, because its storage is in plan mode. Set mode: apply in lakes.yaml, and reload the definitions."
     if header.run_date < first:
-        way_out = f"Reload the definitions, or run gc-assets apply {header.plan_id[:12]}"
-        return f"is not applied, because its run date {header.run_date} is before the first partition {first}. {way_out}."
+        found = f"is not applied, because its run date {header.run_date} is before the first partition {first}"
+        return f"{found}. Reload the definitions, or run `{command('apply', header.plan_id[:12])}`."
     if (run := _find_run(context, header.plan_id)) is not None:
         return _describe_run(plan, run)
     if header.policy_digest not in {None, config.policy_digest()} and not plan.record.is_started:

@@ -22,7 +22,7 @@ from gc_assets.buckets.identity import token_of
 from gc_assets.buckets.protocol import COPY_ENTRIES, ObjectInfo, Role
 from gc_assets.buckets.requests import map_concurrently
 from gc_assets.s3.client import translate_errors
-from gc_assets.s3.uploads import list_uploads
+from gc_assets.s3.uploads import UploadTarget, list_uploads
 
 # Larger objects cannot be copied with a single request.
 MAX_SINGLE_COPY_BYTES: Final = 5 * 10**9
@@ -44,15 +44,9 @@ _PRESERVED: Final = (
 )
 
 
-class RequestTarget(Protocol):
+class RequestTarget(UploadTarget, Protocol):
     """The part of `S3Bucket` that is needed to copy objects."""
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def prefix(self) -> str: ...
-    def client(self, role: Role) -> Any: ...
-    def address(self, key: str) -> str: ...
     def target(self, key: str, version_id: str | None = None) -> dict[str, str]: ...
     def head(self, key: str, role: Role = "change", version_id: str | None = None) -> ObjectInfo | None: ...
 

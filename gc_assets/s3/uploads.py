@@ -7,20 +7,28 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from gc_assets.buckets.protocol import Role
 from gc_assets.s3.client import translate_errors
 from gc_assets.s3.invalid_xml import REPLACEMENT
 from gc_assets.s3.pages import decode_key
 
-if TYPE_CHECKING:
-    from gc_assets.s3.copying import RequestTarget
-
 _MARKERS: Final = (("KeyMarker", "Key"), ("UploadIdMarker", "UploadId"))
 
 
-def list_uploads(bucket: RequestTarget, prefix: str, role: Role = "read") -> Iterator[list[dict[str, Any]]]:
+class UploadTarget(Protocol):
+    """The part of `S3Bucket` that is needed to list uploads."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def prefix(self) -> str: ...
+    def client(self, role: Role) -> Any: ...
+    def address(self, key: str) -> str: ...
+
+
+def list_uploads(bucket: UploadTarget, prefix: str, role: Role = "read") -> Iterator[list[dict[str, Any]]]:
     """List the unfinished uploads under a prefix of the storage, page by page.
 
     The next page begins after the last upload of a page, because Ceph 20 does not encode markers.

@@ -191,7 +191,7 @@ def test_plan_before_the_first_partition_is_reported(tmp_path: Path) -> None:
     assert not result.run_requests
     assert result.skip_message == (
         f"plan {plan_id[:12]} of warehouse is not applied, because its run date 2026-03-13 is before the first partition 2026-03-14. "
-        f"Reload the definitions, or run gc-assets apply {plan_id[:12]}."
+        f"Reload the definitions, or run `gc-assets apply {plan_id[:12]}`."
     )
 
 

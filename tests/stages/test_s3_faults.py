@@ -61,8 +61,8 @@ def test_only_planned_objects_are_quarantined(mode: QuarantineMode, spark: Spark
     def fails(request: Request) -> bool:
         return request.method == "PUT" and request.target.endswith("/kept")
 
-    # The copy of one object fails permanently.
-    rule = Rule(fails, lambda exchange: exchange.reply(error_answer(400, "InvalidRequest")))
+    # The copy of one object fails, and botocore does not retry it.
+    rule = Rule(fails, lambda exchange: exchange.reply(error_answer(400, "BadDigest")))
     with open_house(spark, tmp_path, mode, rule) as house:
         header = house.plan()
         assert house.planned_actions(DATA_PREFIX) == dict.fromkeys(LOST, "quarantine")
@@ -75,7 +75,7 @@ def test_only_planned_objects_are_quarantined(mode: QuarantineMode, spark: Spark
         )  # creates a delete marker in a bucket with versions
         applied = house.approve_and_apply(header)
         outcomes = read_outcomes(house)
-        expected = {**dict.fromkeys(now, "changed"), "gone": "absent", "kept": "denied"}
+        expected = {**dict.fromkeys(now, "changed"), "gone": "absent", "kept": "failed"}
         if mode == "versioned":  # the delete marker hides the planned version, and nothing is copied
             expected |= {"gone": "done", "kept": "done"}
         assert {name: outcome for name, (outcome, _) in outcomes.items()} == expected

@@ -42,7 +42,7 @@ class ScriptedLease:
     duration: timedelta = SHORT
     calls: list[str] = field(default_factory=list[str])
 
-    def check(self) -> None:
+    def check(self) -> timedelta:
         raise AssertionError("only the block checks its lease")
 
     def renew(self) -> None:
@@ -76,7 +76,7 @@ def test_working_holder_keeps_the_lease(root: Path) -> None:
         def now(self) -> datetime:
             return times[0]
 
-    clock = Passing()
+    clock = Passing(NOW)
     with hold_lease(acquire(str(root), PLAN, "slow", clock, SHORT)):
         for _ in range(20):
             times[0] += SHORT / 2

@@ -46,6 +46,8 @@ from gc_assets.stores.trash import trash_address
 
 # Doctor evaluates these gates itself, so their result in the last run is ignored.
 _CHECKED_AGAIN: Final = frozenset({"storages_apart", "unfinished_apply", "lakes_present", "damaged_histories"})
+# Kinds of listed entries about which another check reports.
+_REPORTED: Final = frozenset({"symlink"})
 
 
 def check_plans(context: RunContext, storage: StorageConfig) -> Iterator[Finding]:
@@ -112,7 +114,8 @@ def _check_sweep(context: RunContext, storage: StorageConfig, run_date: date, fr
         if note not in reported:
             yield Finding(storage.name, "note", WARN, f"the run of {run_date}: {note}")
     problems = listed.summary(StorageInventorySummary).problem_samples if listed is not None else ()
-    if kept := [f"{item.key} ({item.detail})" for item in problems if item.kind != "symlink"]:
+    kept = [f"{problem.key} ({problem.detail})" for problem in problems if problem.kind not in _REPORTED]
+    if kept:
         found = f"the run of {run_date} listed objects that are never collected, such as {show_list(kept, '; ')}"
         yield Finding(storage.name, "kept", WARN, found, "If they are garbage, remove them manually.")
     for pattern in summary.unused_patterns if summary is not None else ():

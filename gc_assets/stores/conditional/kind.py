@@ -22,21 +22,19 @@ if TYPE_CHECKING:
 
 
 def build_bucket_kind(
-    settings: type[StoreSettings], example: str, load: Callable[[], tuple[type[BucketStore], type[BucketObjects]]]
+    settings: type[StoreSettings],
+    example: str,
+    open_store: Callable[[str, Connections], BucketStore],
+    open_objects: Callable[[Connections], BucketObjects],
 ) -> StoreKind:
     """Build the `StoreKind` for an object store.
 
     Args:
         settings: The class of the object store's settings.
         example: A location to be used as an example in messages.
-        load: Imports the class of the store, and the class that accesses objects by address.
+        open_store: Imports the class of the store and opens the store at a location.
+        open_objects: Imports the class that accesses objects by address, and creates an instance.
     """
-
-    def open_store(location: str, connections: Connections) -> BucketStore:
-        return load()[0](location, connections)
-
-    def open_objects(connections: Connections) -> BucketObjects:
-        return load()[1](connections)
 
     def report_files(connections: Connections) -> ReportFiles:
         from gc_assets.stores.conditional.report_files import BucketReportFiles

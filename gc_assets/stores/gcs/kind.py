@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from gc_assets.config.connections import Connections
 from gc_assets.config.gcs import GcsConfig
 from gc_assets.stores.conditional.kind import build_bucket_kind
 
@@ -12,11 +13,16 @@ if TYPE_CHECKING:
     from gc_assets.stores.gcs.store import GcsStore
 
 
-def _load() -> tuple[type[GcsStore], type[GcsObjects]]:
-    from gc_assets.stores.gcs.objects import GcsObjects
+def _open_store(location: str, connections: Connections) -> GcsStore:
     from gc_assets.stores.gcs.store import GcsStore
 
-    return GcsStore, GcsObjects
+    return GcsStore(location, connections)
 
 
-GOOGLE: Final = build_bucket_kind(GcsConfig, "gs://bucket/prefix/", _load)
+def _open_objects(connections: Connections) -> GcsObjects:
+    from gc_assets.stores.gcs.objects import GcsObjects
+
+    return GcsObjects(connections)
+
+
+GOOGLE: Final = build_bucket_kind(GcsConfig, "gs://bucket/prefix/", _open_store, _open_objects)

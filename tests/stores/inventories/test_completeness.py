@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from gc_assets.buckets.protocol import Page, Versioning
-from gc_assets.config.connections import Connections
 from gc_assets.config.models import InventoryConfig, StorageConfig
 from gc_assets.core.errors import StoreError
 from gc_assets.stores.inventories import lister as lister_module
@@ -96,7 +95,7 @@ def examine(location: Path, kind: str, bucket: ListedBucket) -> str:
     lister = ReportLister(
         InventoryConfig.model_validate({"kind": kind, "location": str(location)}),
         bucket,  # type: ignore[arg-type]
-        LocalReportFiles(Connections()),
+        LocalReportFiles(),
     )
     (finding,) = lister.examine(StorageConfig(name="s", location="s3://source/lake/"), NOW)
     assert (finding.check, finding.verdict) == ("inventory", "ok")

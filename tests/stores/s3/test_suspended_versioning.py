@@ -100,7 +100,7 @@ def test_marker_that_cannot_be_removed_denies_the_restore(bench: S3Bench) -> Non
 
 
 def test_removed_object_is_created_again(bench: S3Bench) -> None:
-    editable, name = bench.store.editable, f"{bench.store.location}t/ref"
+    editable, name = bench.store.objects, f"{bench.store.location}t/ref"
     for content in (b"one", b"two", b"three"):
         editable.create(name, content)
         with pytest.raises(FileExistsError):
