@@ -57,7 +57,7 @@ class FindPending:
         resolver: Finds the containers that are in no storage.
         named_prefixes: Recorded prefixes that containers refer to by name, if any.
         locations: Parts with the prefix names that decoded containers refer to.
-        may_list: False if the run must not send LIST requests.
+        may_list: False in a run that must not send LIST requests.
         examined: Parts with the containers that refs or the history need (`STATES` columns). These
             are compared with their current objects, or all decoded ones if there are no parts. It
             is None in a run, in which the sweep compares containers with the listing.

@@ -17,8 +17,8 @@ from gc_assets.buckets.protocol import ConditionalBucket, Page
 from gc_assets.core.urls import is_addressable
 from gc_assets.stores.protocol import RESERVED_PREFIX
 
-# A report may lack younger objects. Inventories of S3 are eventually consistent, and AWS delivers
-# them within two days. The clock of a program that writes its own reports may also be wrong.
+# A report may lack younger objects, because inventories of S3 are eventually consistent. The clock
+# of a program that writes its own reports may also be wrong. Two days are our choice.
 MAX_LAG: Final = timedelta(days=2)
 # How many directories are sampled, with one request each, and how many objects of each.
 _DIRECTORIES: Final = 24
@@ -77,7 +77,7 @@ def _select_old(page: Page, prefix: bytes, as_of: datetime) -> Iterator[tuple[st
 
 
 def _decode(name: bytes, prefix: bytes) -> str:
-    """Return a name without the prefix of the storage, or an empty text if it is not UTF-8."""
+    """Return a name without the prefix of the storage, or an empty string if it is not UTF-8."""
     try:
         return name.removeprefix(prefix).decode()
     except UnicodeDecodeError:
